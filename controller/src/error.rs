@@ -21,7 +21,10 @@ pub enum Error {
     #[error("{}", causes(.0))]
     Datastore(#[from] RequestError),
     #[error("{what}: {source}")]
-    Encode { what: &'static str, source: serde_json::Error },
+    Encode {
+        what: &'static str,
+        source: serde_json::Error,
+    },
 }
 
 /// The kind of an [`Error`], a label of metrics.
@@ -70,7 +73,12 @@ impl ErrorKind {
     /// Whether the API server definitely did not carry out the request. For all other errors this is unknown.
     pub const fn is_refusal(self) -> bool {
         match self {
-            Self::Conflict | Self::AlreadyExists | Self::NotFound | Self::Forbidden | Self::Invalid | Self::Throttled => true,
+            Self::Conflict
+            | Self::AlreadyExists
+            | Self::NotFound
+            | Self::Forbidden
+            | Self::Invalid
+            | Self::Throttled => true,
             Self::Server | Self::Timeout | Self::Transport | Self::Internal => false,
         }
     }
@@ -106,7 +114,12 @@ impl Error {
     /// Whether the request failed because its namespace is being deleted.
     pub fn is_of_terminating_namespace(&self) -> bool {
         let details = self.status().and_then(|status| status.details.as_ref());
-        details.is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
+        details.is_some_and(|details| {
+            details
+                .causes
+                .iter()
+                .any(|cause| cause.reason == "NamespaceTerminating")
+        })
     }
 
     /// The wait that a busy datastore requests. The clock tracks the API server's.
@@ -127,7 +140,10 @@ impl Error {
 }
 
 /// Awaits a call for at most 10 seconds.
-pub fn call<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> impl Future<Output = Result<T, Error>> {
+pub fn call<T>(
+    what: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> impl Future<Output = Result<T, Error>> {
     call::call(what, request).err_into()
 }
 

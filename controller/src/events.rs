@@ -70,21 +70,40 @@ struct Series {
 impl Said {
     /// The series of a fact that is published now.
     fn next(&self, fact: u64, now: Timestamp) -> Series {
-        let before = self.by_fact.get(&fact).filter(|series| now.duration_since(series.last) < AGAIN);
-        before.map_or(Series { first: now, last: now, count: 1 }, |series| Series {
-            last: now,
-            count: series.count.saturating_add(1),
-            ..*series
-        })
+        let before = self
+            .by_fact
+            .get(&fact)
+            .filter(|series| now.duration_since(series.last) < AGAIN);
+        before.map_or(
+            Series {
+                first: now,
+                last: now,
+                count: 1,
+            },
+            |series| Series {
+                last: now,
+                count: series.count.saturating_add(1),
+                ..*series
+            },
+        )
     }
 
     /// Records a publication; drops expired ones.
     fn done(&mut self, fact: u64, series: Series) {
         self.by_fact.insert(fact, series);
         self.order.push_back((series.last, fact));
-        while let Some((_, old)) = self.order.front().copied().filter(|(at, _)| series.last.duration_since(*at) >= AGAIN) {
+        while let Some((_, old)) = self
+            .order
+            .front()
+            .copied()
+            .filter(|(at, _)| series.last.duration_since(*at) >= AGAIN)
+        {
             self.order.pop_front();
-            if self.by_fact.get(&old).is_some_and(|kept| series.last.duration_since(kept.last) >= AGAIN) {
+            if self
+                .by_fact
+                .get(&old)
+                .is_some_and(|kept| series.last.duration_since(kept.last) >= AGAIN)
+            {
                 self.by_fact.remove(&old);
             }
         }
@@ -94,8 +113,14 @@ impl Said {
 impl Events {
     /// Publishes as the controller.
     pub fn new(client: Client) -> Self {
-        let instance = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
-        Self { client, instance: instance.unwrap_or_else(|| REPORTER.into()), said: Arc::default() }
+        let instance = std::env::var("HOSTNAME")
+            .ok()
+            .filter(|name| !name.is_empty());
+        Self {
+            client,
+            instance: instance.unwrap_or_else(|| REPORTER.into()),
+            said: Arc::default(),
+        }
     }
 
     /// Publishes notes about a run, in order, from a separate task.
@@ -106,7 +131,8 @@ impl Events {
         let (events, about) = (self.clone(), run.object_ref(&()));
         tokio::spawn(async move {
             for note in notes {
-                let said = tokio::time::timeout(Duration::from_secs(10), events.say(&about, &note)).await;
+                let said =
+                    tokio::time::timeout(Duration::from_secs(10), events.say(&about, &note)).await;
                 if let Ok(Err(error)) = said {
                     tracing::debug!(%error, reason = note.reason, "event lost");
                 }
@@ -116,19 +142,45 @@ impl Events {
 
     pub fn pruned(&self, run: &impl Resource<DynamicType = ()>) {
         let text = format!("run {} was deleted after its time", run.name_any());
-        self.publish(run, vec![Note { reason: "Pruned", warning: false, text }]);
+        self.publish(
+            run,
+            vec![Note {
+                reason: "Pruned",
+                warning: false,
+                text,
+            }],
+        );
     }
 
     async fn say(&self, about: &ObjectReference, note: &Note) -> kube::Result<()> {
         let fact = fact(about, note);
         let series = self.said().next(fact, Timestamp::now());
-        let api: Api<Event> = Api::namespaced(self.client.clone(), about.namespace.as_deref().unwrap_or("default"));
-        let name = format!("{}.{:x}", about.name.as_deref().unwrap_or(REPORTER), series.first.as_nanosecond());
+        let api: Api<Event> = Api::namespaced(
+            self.client.clone(),
+            about.namespace.as_deref().unwrap_or("default"),
+        );
+        let name = format!(
+            "{}.{:x}",
+            about.name.as_deref().unwrap_or(REPORTER),
+            series.first.as_nanosecond()
+        );
         if series.count == 1 {
-            api.create(&PostParams::default(), &self.event(name, about, note, series.first)).await?;
+            api.create(
+                &PostParams::default(),
+                &self.event(name, about, note, series.first),
+            )
+            .await?;
         } else {
-            let counted = EventSeries { count: series.count, last_observed_time: MicroTime(series.last) };
-            api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(json!({"series": counted}))).await?;
+            let counted = EventSeries {
+                count: series.count,
+                last_observed_time: MicroTime(series.last),
+            };
+            api.patch_metadata(
+                &name,
+                &PatchParams::default(),
+                &Patch::Merge(json!({"series": counted})),
+            )
+            .await?;
         }
         self.said().done(fact, series);
         Ok(())
@@ -136,7 +188,11 @@ impl Events {
 
     fn event(&self, name: String, about: &ObjectReference, note: &Note, at: Timestamp) -> Event {
         Event {
-            metadata: ObjectMeta { name: Some(name), namespace: about.namespace.clone(), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: Some(name),
+                namespace: about.namespace.clone(),
+                ..ObjectMeta::default()
+            },
             action: Some(action(note)),
             event_time: Some(MicroTime(at)),
             note: Some(fitting(&note.text)),
@@ -164,14 +220,32 @@ fn action(note: &Note) -> String {
 /// A hash of an object and a note about it.
 fn fact(about: &ObjectReference, note: &Note) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (&about.uid, &about.namespace, &about.name, note.reason, note.warning, &note.text).hash(&mut hasher);
+    (
+        &about.uid,
+        &about.namespace,
+        &about.name,
+        note.reason,
+        note.warning,
+        &note.text,
+    )
+        .hash(&mut hasher);
     hasher.finish()
 }
 
 /// Clips a text to the maximum size.
 fn fitting(text: &str) -> String {
-    let cut = text.char_indices().take_while(|(at, _)| *at <= MAX_NOTE - '…'.len_utf8()).count();
-    clip(text, if text.len() <= MAX_NOTE { MAX_NOTE } else { cut })
+    let cut = text
+        .char_indices()
+        .take_while(|(at, _)| *at <= MAX_NOTE - '…'.len_utf8())
+        .count();
+    clip(
+        text,
+        if text.len() <= MAX_NOTE {
+            MAX_NOTE
+        } else {
+            cut
+        },
+    )
 }
 
 #[cfg(test)]
@@ -180,28 +254,44 @@ mod tests {
     use crate::testing;
 
     fn note(text: &str) -> Note {
-        Note { reason: "AttemptStarted", warning: false, text: text.into() }
+        Note {
+            reason: "AttemptStarted",
+            warning: false,
+            text: text.into(),
+        }
     }
 
     #[test]
     fn event_note_is_clipped_to_the_api_servers_limit() {
-        for (text, whole) in
-            [("x".repeat(1024), true), ("x".repeat(1025), false), ("ü".repeat(512), true), ("…".repeat(400), false)]
-        {
+        for (text, whole) in [
+            ("x".repeat(1024), true),
+            ("x".repeat(1025), false),
+            ("ü".repeat(512), true),
+            ("…".repeat(400), false),
+        ] {
             let note = fitting(&text);
-            assert!(note.len() <= MAX_NOTE && (note == text) == whole && note.len() > MAX_NOTE - 8, "{}", note.len());
+            assert!(
+                note.len() <= MAX_NOTE && (note == text) == whole && note.len() > MAX_NOTE - 8,
+                "{}",
+                note.len()
+            );
         }
     }
 
     #[test]
     fn only_equal_events_are_aggregated() {
         let about = testing::run().object_ref(&());
-        let (first, second) =
-            (note("attempt 1 of at most 4: pod net-x8dlm-a1"), note("attempt 2 of at most 4: pod net-x8dlm-a2"));
+        let (first, second) = (
+            note("attempt 1 of at most 4: pod net-x8dlm-a1"),
+            note("attempt 2 of at most 4: pod net-x8dlm-a2"),
+        );
         assert_ne!(action(&first), action(&second));
         assert_ne!(fact(&about, &first), fact(&about, &second));
         assert_eq!(fact(&about, &first), fact(&about, &first.clone()));
-        assert!(action(&note(&"x".repeat(4000))).len() <= 128, "the API server's bound");
+        assert!(
+            action(&note(&"x".repeat(4000))).len() <= 128,
+            "the API server's bound"
+        );
     }
 
     #[test]
@@ -218,7 +308,11 @@ mod tests {
         assert_eq!(say(&mut said, 2, 301), (at(301), 1), "another");
         assert_eq!(say(&mut said, 1, 659), (at(0), 3), "the last time counts");
         assert_eq!(say(&mut said, 3, 700), (at(700), 1));
-        assert_eq!((said.by_fact.len(), said.order.len()), (2, 2), "the second is over");
+        assert_eq!(
+            (said.by_fact.len(), said.order.len()),
+            (2, 2),
+            "the second is over"
+        );
         assert_eq!(say(&mut said, 1, 1019), (at(1019), 1), "said anew");
     }
 }

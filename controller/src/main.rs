@@ -60,8 +60,14 @@ fn main() -> anyhow::Result<()> {
         | Command::Sources(sources::settings::Settings { log, .. })
         | Command::Server(server::settings::Settings { log, .. }) => log.as_str(),
     };
-    let filter = EnvFilter::try_new(log).with_context(|| format!("`{log}` is no filter for logs"))?;
-    tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(std::io::stderr).init();
+    let filter =
+        EnvFilter::try_new(log).with_context(|| format!("`{log}` is no filter for logs"))?;
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     // Fails only when a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut runtime = match &command {
@@ -72,30 +78,45 @@ fn main() -> anyhow::Result<()> {
         // Two threads: one encrypts, or parses code, while the other serves requests, or waits for servers.
         Command::Datastore(_) | Command::Sources(_) => {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            runtime.worker_threads(2).max_blocking_threads(if matches!(command, Command::Sources(_)) { 16 } else { 32 });
+            runtime.worker_threads(2).max_blocking_threads(
+                if matches!(command, Command::Sources(_)) {
+                    16
+                } else {
+                    32
+                },
+            );
             runtime
         }
     };
-    runtime.enable_all().build().context("no runtime")?.block_on(async {
-        let (client, clock) = client().await?;
-        match command {
-            Command::Convert(_) => Ok(()),
-            Command::Run(settings) => work(settings, client, clock).await,
-            Command::Server(settings) => server::run(settings, client, clock).await,
-            Command::Datastore(settings) => datastore::run(settings, client, clock).await,
-            Command::Sources(settings) => sources::run(settings, client, clock).await,
-        }
-    })
+    runtime
+        .enable_all()
+        .build()
+        .context("no runtime")?
+        .block_on(async {
+            let (client, clock) = client().await?;
+            match command {
+                Command::Convert(_) => Ok(()),
+                Command::Run(settings) => work(settings, client, clock).await,
+                Command::Server(settings) => server::run(settings, client, clock).await,
+                Command::Datastore(settings) => datastore::run(settings, client, clock).await,
+                Command::Sources(settings) => sources::run(settings, client, clock).await,
+            }
+        })
 }
 
 /// Creates the client, and the clock set by its responses.
 async fn client() -> anyhow::Result<(Client, ServerClock)> {
-    let mut config = Config::infer().await.context("no cluster: neither KUBECONFIG nor a pod's ServiceAccount")?;
+    let mut config = Config::infer()
+        .await
+        .context("no cluster: neither KUBECONFIG nor a pod's ServiceAccount")?;
     // No retries by the client: after an error the controller reads the objects again, and decides on current ones.
     config.default_retry = false;
     let clock = ServerClock::default();
     let timed = layer_fn(|inner| Timed::new(inner, clock.clone()));
-    let client = ClientBuilder::try_from(config).context("no client")?.with_layer(&timed).build();
+    let client = ClientBuilder::try_from(config)
+        .context("no client")?
+        .with_layer(&timed)
+        .build();
     Ok((client, clock))
 }
 
@@ -103,17 +124,29 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let scopes = settings.scopes();
     let registration = Registration::of(&settings).context("--read-api-service")?;
     let datastore = settings.datastore();
-    let ctx = Arc::new(Context::new(Cluster::new(client.clone(), settings, clock), datastore));
+    let ctx = Arc::new(Context::new(
+        Cluster::new(client.clone(), settings, clock),
+        datastore,
+    ));
     let (settings, metrics) = (&ctx.cluster.settings, ctx.cluster.metrics.clone());
     let readiness = Arc::new(Readiness::awaiting(2 * scopes.len() + 1));
     let (shown, asked) = (metrics.clone(), readiness.clone());
-    let routes = health::router(move || shown.exposition(), move || future::ready(asked.check()));
+    let routes = health::router(
+        move || shown.exposition(),
+        move || future::ready(asked.check()),
+    );
     let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| "controller".into());
-    let candidate =
-        settings.leader_lease.as_ref().filter(|name| !name.is_empty()).map(|name| Candidate::new(client.clone(), name, &pod));
+    let candidate = settings
+        .leader_lease
+        .as_ref()
+        .filter(|name| !name.is_empty())
+        .map(|name| Candidate::new(client.clone(), name, &pod));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), namespaces = ?settings.watch_namespaces, "started");
 
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     let mut admin = std::pin::pin!(health::serve(settings.listen, routes));
     let mut lost: Pin<Box<dyn Future<Output = String>>> = Box::pin(future::pending());
     if let Some(candidate) = &candidate {
@@ -134,29 +167,61 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let (stop, stopped) = watch::channel(false);
     let mut sweeps: Vec<_> = scopes
         .iter()
-        .map(|scope| tokio::spawn(gc::leftover_accounts::run(scope.clone(), ctx.cluster.clone(), stopped.clone())))
+        .map(|scope| {
+            tokio::spawn(gc::leftover_accounts::run(
+                scope.clone(),
+                ctx.cluster.clone(),
+                stopped.clone(),
+            ))
+        })
         .collect();
     // Delete only pods whose logs people can read elsewhere.
     if let Some(datastore) = ctx.datastore.as_ref().filter(|_| registration.is_wanted()) {
         sweeps.extend(scopes.iter().map(|scope| {
-            tokio::spawn(gc::ended_pods::run(scope.clone(), ctx.cluster.clone(), datastore.clone(), stopped.clone()))
+            tokio::spawn(gc::ended_pods::run(
+                scope.clone(),
+                ctx.cluster.clone(),
+                datastore.clone(),
+                stopped.clone(),
+            ))
         }));
     }
     let layers = Arc::new(Layers::new(settings, metrics.clone()));
-    let layers = Arc::new(layer::Context::new(ctx.cluster.clone(), layers, ctx.events.clone()));
-    let watches = Watches { runs: ctx.clone(), layers: layers.clone() };
+    let layers = Arc::new(layer::Context::new(
+        ctx.cluster.clone(),
+        layers,
+        ctx.events.clone(),
+    ));
+    let watches = Watches {
+        runs: ctx.clone(),
+        layers: layers.clone(),
+    };
     let mut reconcilers = vec![tokio::spawn(watches.namespaces(stopped.clone()))];
     for scope in scopes {
-        reconcilers.push(tokio::spawn(watches.repositories(scope.as_deref(), stopped.clone())));
+        reconcilers.push(tokio::spawn(
+            watches.repositories(scope.as_deref(), stopped.clone()),
+        ));
         reconcilers.push(tokio::spawn(watches.layer(scope.clone(), stopped.clone())));
-        reconcilers.push(tokio::spawn(watches.run(scope, &readiness, stopped.clone())));
+        reconcilers.push(tokio::spawn(watches.run(
+            scope,
+            &readiness,
+            stopped.clone(),
+        )));
     }
-    let revoke = Revoke { runs: ctx.clone(), layers };
+    let revoke = Revoke {
+        runs: ctx.clone(),
+        layers,
+    };
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
     let policies = policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone());
     let revoking = revoke.run(readiness.clone(), stopped.clone());
     let nodes = node_watch::run(ctx.cluster.clone(), stopped.clone());
-    let others = [tokio::spawn(reading), tokio::spawn(policies), tokio::spawn(revoking), tokio::spawn(nodes)];
+    let others = [
+        tokio::spawn(reading),
+        tokio::spawn(policies),
+        tokio::spawn(revoking),
+        tokio::spawn(nodes),
+    ];
     let watches = futures::future::join_all(reconcilers.into_iter().chain(others).chain(sweeps));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {

@@ -47,13 +47,34 @@ pub struct Metrics {
 
 impl Metrics {
     pub fn new() -> Self {
-        let (finished, attempts, errors, policies) = (Family::default(), Counter::default(), Family::default(), Gauge::default());
+        let (finished, attempts, errors, policies) = (
+            Family::default(),
+            Counter::default(),
+            Family::default(),
+            Gauge::default(),
+        );
         let reconciles = Histogram::new(exponential_buckets(0.0005, 2.5, 12));
         let mut registry = Registry::with_prefix("pawl");
-        registry.register("runs_finished", "Runs that ended, by operation and result", finished.clone());
-        registry.register("attempts_opened", "Attempts that were opened", attempts.clone());
-        registry.register("reconcile_duration_seconds", "Duration of one reconcile of a run", reconciles.clone());
-        registry.register("api_errors", "Calls to the API server that failed, by kind", errors.clone());
+        registry.register(
+            "runs_finished",
+            "Runs that ended, by operation and result",
+            finished.clone(),
+        );
+        registry.register(
+            "attempts_opened",
+            "Attempts that were opened",
+            attempts.clone(),
+        );
+        registry.register(
+            "reconcile_duration_seconds",
+            "Duration of one reconcile of a run",
+            reconciles.clone(),
+        );
+        registry.register(
+            "api_errors",
+            "Calls to the API server that failed, by kind",
+            errors.clone(),
+        );
         registry.register(
             "gate_proven",
             "1 when the last proof of the admission policies succeeded, 0 when it failed, -1 before",
@@ -61,14 +82,32 @@ impl Metrics {
         );
         policies.set(-1);
         let leads = Gauge::default();
-        registry.register("leads", "1 while this controller leads, 0 while it is a standby", leads.clone());
+        registry.register(
+            "leads",
+            "1 while this controller leads, 0 while it is a standby",
+            leads.clone(),
+        );
         let layers = Family::default();
         registry.register("layers", "Layers by pending action", layers.clone());
-        Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, policies, leads, layers }
+        Self {
+            registry: Mutex::new(registry),
+            finished,
+            attempts,
+            reconciles,
+            errors,
+            policies,
+            leads,
+            layers,
+        }
     }
 
     pub fn run_finished(&self, operation: Operation, result: RunResult) {
-        self.finished.get_or_create(&FinishedLabels { operation: operation.as_str(), result: result.as_str() }).inc();
+        self.finished
+            .get_or_create(&FinishedLabels {
+                operation: operation.as_str(),
+                result: result.as_str(),
+            })
+            .inc();
     }
 
     pub fn attempt_opened(&self) {
@@ -80,7 +119,11 @@ impl Metrics {
     }
 
     pub fn failed(&self, error: &Error) {
-        self.errors.get_or_create(&ErrorLabels { kind: error.kind().as_str() }).inc();
+        self.errors
+            .get_or_create(&ErrorLabels {
+                kind: error.kind().as_str(),
+            })
+            .inc();
     }
 
     pub fn policies(&self, proven: bool) {
@@ -93,7 +136,13 @@ impl Metrics {
 
     /// Updates the counts after a layer was created, deleted, or changed its state.
     pub fn layer_moved(&self, from: Option<LayerState>, to: Option<LayerState>) {
-        let of = |state: LayerState| self.layers.get_or_create(&LayerLabels { state: state.as_str() }).clone();
+        let of = |state: LayerState| {
+            self.layers
+                .get_or_create(&LayerLabels {
+                    state: state.as_str(),
+                })
+                .clone()
+        };
         if from != to {
             if let Some(from) = from {
                 of(from).dec();

@@ -42,7 +42,12 @@ impl Revoke {
     async fn work(&self, readiness: &Readiness) {
         let (ctx, policies) = (&self.runs.cluster, &self.runs.policies);
         let home = ctx.client.default_namespace().to_owned();
-        let namespaces: Vec<_> = ctx.settings.scopes().into_iter().map(|scope| scope.unwrap_or_else(|| home.clone())).collect();
+        let namespaces: Vec<_> = ctx
+            .settings
+            .scopes()
+            .into_iter()
+            .map(|scope| scope.unwrap_or_else(|| home.clone()))
+            .collect();
         let mut changes = policies.changes();
         let (mut tries, mut starts) = (0_u32, true);
         loop {
@@ -57,7 +62,8 @@ impl Revoke {
                     tracing::warn!(%error, namespace = gap.namespace, "unverified changes could not be revoked; retrying");
                 }
             }
-            let enforced = |namespace: &String| policies.state(namespace, ctx.now()) == Enforcement::Enforced;
+            let enforced =
+                |namespace: &String| policies.state(namespace, ctx.now()) == Enforcement::Enforced;
             let holds = namespaces.iter().all(enforced) && policies.gaps(ctx.now()).is_empty();
             tries = if holds { 0 } else { tries.saturating_add(1) };
             if starts && (holds || tries >= TRIES) {
@@ -77,7 +83,10 @@ impl Revoke {
 
     /// Layers first, so that none creates a run meanwhile.
     async fn close(&self, gap: &Gap, policies: &Prober) -> Result<(), Error> {
-        let scopes = gap.namespace.clone().map_or_else(|| self.runs.cluster.settings.scopes(), |namespace| vec![Some(namespace)]);
+        let scopes = gap.namespace.clone().map_or_else(
+            || self.runs.cluster.settings.scopes(),
+            |namespace| vec![Some(namespace)],
+        );
         for scope in &scopes {
             layer::revoke::all(scope.as_deref(), &self.layers).await?;
             Box::pin(run::revoke::all(scope.as_deref(), &self.runs)).await?;

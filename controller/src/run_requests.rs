@@ -20,6 +20,11 @@ pub(crate) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
             .as_ref()
             .and_then(|status| status.attempt.as_ref())
             .is_none()
-            .then(|| (RunResult::Canceled, format!("made again from the run of UID {life}, out of a backup or a copy")))
+            .then(|| {
+                (
+                    RunResult::Canceled,
+                    format!("made again from the run of UID {life}, out of a backup or a copy"),
+                )
+            })
     }
 }

@@ -35,7 +35,9 @@ pub(crate) fn run() -> TerraformRun {
     assert!(
         spec.source
             == Source {
-                inline: Some(InlineSource { files: BTreeMap::from([("main.tf".into(), String::new())]) }),
+                inline: Some(InlineSource {
+                    files: BTreeMap::from([("main.tf".into(), String::new())])
+                }),
                 ..Source::default()
             }
     );

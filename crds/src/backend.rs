@@ -45,23 +45,63 @@ enum Lock {
 }
 
 /// Defaults of a row: durable, with locking.
-const DURABLE: BackendType =
-    BackendType { name: "", state: "", way: "", url: None, is_durable: true, lock: Lock::Always, terraform_unlocks_by_id: true };
+const DURABLE: BackendType = BackendType {
+    name: "",
+    state: "",
+    way: "",
+    url: None,
+    is_durable: true,
+    lock: Lock::Always,
+    terraform_unlocks_by_id: true,
+};
 
 const TYPES: &[BackendType] = &[
-    BackendType { name: "artifactory", state: "repo subpath", lock: Lock::Never, ..DURABLE },
+    BackendType {
+        name: "artifactory",
+        state: "repo subpath",
+        lock: Lock::Never,
+        ..DURABLE
+    },
     BackendType {
         name: "azurerm",
         state: "container_name endpoint key storage_account_name",
         way: "resource_group_name",
         ..DURABLE
     },
-    BackendType { name: "cloud", state: "hostname organization workspaces", ..DURABLE },
-    BackendType { name: "consul", state: "address path", lock: Lock::Unless("lock"), ..DURABLE },
-    BackendType { name: "cos", state: "bucket endpoint key prefix", way: "region", ..DURABLE },
-    BackendType { name: "etcd", state: "path", lock: Lock::Never, ..DURABLE },
-    BackendType { name: "etcdv3", state: "prefix", lock: Lock::Unless("lock"), ..DURABLE },
-    BackendType { name: "gcs", state: "bucket path prefix", ..DURABLE },
+    BackendType {
+        name: "cloud",
+        state: "hostname organization workspaces",
+        ..DURABLE
+    },
+    BackendType {
+        name: "consul",
+        state: "address path",
+        lock: Lock::Unless("lock"),
+        ..DURABLE
+    },
+    BackendType {
+        name: "cos",
+        state: "bucket endpoint key prefix",
+        way: "region",
+        ..DURABLE
+    },
+    BackendType {
+        name: "etcd",
+        state: "path",
+        lock: Lock::Never,
+        ..DURABLE
+    },
+    BackendType {
+        name: "etcdv3",
+        state: "prefix",
+        lock: Lock::Unless("lock"),
+        ..DURABLE
+    },
+    BackendType {
+        name: "gcs",
+        state: "bucket path prefix",
+        ..DURABLE
+    },
     BackendType {
         name: "http",
         state: "address",
@@ -70,12 +110,34 @@ const TYPES: &[BackendType] = &[
         terraform_unlocks_by_id: false,
         ..DURABLE
     },
-    BackendType { name: "inmem", is_durable: false, ..DURABLE },
-    BackendType { name: "kubernetes", state: "namespace secret_suffix", ..DURABLE },
+    BackendType {
+        name: "inmem",
+        is_durable: false,
+        ..DURABLE
+    },
+    BackendType {
+        name: "kubernetes",
+        state: "namespace secret_suffix",
+        ..DURABLE
+    },
     // An attempt's pod has no volume that outlives it, so the path makes no difference.
-    BackendType { name: "local", state: "path workspace_dir", is_durable: false, ..DURABLE },
-    BackendType { name: "manta", state: "path", ..DURABLE },
-    BackendType { name: "oci", state: "bucket key namespace workspace_key_prefix", way: "region", ..DURABLE },
+    BackendType {
+        name: "local",
+        state: "path workspace_dir",
+        is_durable: false,
+        ..DURABLE
+    },
+    BackendType {
+        name: "manta",
+        state: "path",
+        ..DURABLE
+    },
+    BackendType {
+        name: "oci",
+        state: "bucket key namespace workspace_key_prefix",
+        way: "region",
+        ..DURABLE
+    },
     BackendType {
         name: "oss",
         state: "bucket endpoint key path prefix",
@@ -83,8 +145,17 @@ const TYPES: &[BackendType] = &[
         lock: Lock::With("tablestore_table"),
         ..DURABLE
     },
-    BackendType { name: "pg", state: "schema_name", url: Some("conn_str"), ..DURABLE },
-    BackendType { name: "remote", state: "hostname organization workspaces", ..DURABLE },
+    BackendType {
+        name: "pg",
+        state: "schema_name",
+        url: Some("conn_str"),
+        ..DURABLE
+    },
+    BackendType {
+        name: "remote",
+        state: "hostname organization workspaces",
+        ..DURABLE
+    },
     BackendType {
         name: "s3",
         state: "bucket endpoint key workspace_key_prefix",
@@ -92,7 +163,12 @@ const TYPES: &[BackendType] = &[
         lock: Lock::With("dynamodb_table use_lockfile"),
         ..DURABLE
     },
-    BackendType { name: "swift", state: "path", lock: Lock::Unless("lock"), ..DURABLE },
+    BackendType {
+        name: "swift",
+        state: "path",
+        lock: Lock::Unless("lock"),
+        ..DURABLE
+    },
 ];
 
 /// Any other type, from a newer tool: its state is identified by every argument that identifies a state in some row.
@@ -114,11 +190,27 @@ impl BackendType {
     /// The arguments that identify the state, sorted. They do not depend on how the state is reached or with which
     /// credentials. Empty when the configuration has none of them.
     pub fn state(&self, config: &Value) -> Map<String, Value> {
-        let Value::Object(config) = config else { return Map::new() };
-        let mut kept: Vec<_> = config.iter().filter(|(key, value)| lists(self.state, key) && names_something(value)).collect();
+        let Value::Object(config) = config else {
+            return Map::new();
+        };
+        let mut kept: Vec<_> = config
+            .iter()
+            .filter(|(key, value)| lists(self.state, key) && names_something(value))
+            .collect();
         kept.sort_by_key(|(key, _)| *key);
-        let mut state: Map<String, Value> = kept.into_iter().map(|(key, value)| (key.clone(), plain(value))).collect();
-        let url = self.url.and_then(|key| Some((key, config.get(key)?.as_str().filter(|text| text.contains("://"))?)));
+        let mut state: Map<String, Value> = kept
+            .into_iter()
+            .map(|(key, value)| (key.clone(), plain(value)))
+            .collect();
+        let url = self.url.and_then(|key| {
+            Some((
+                key,
+                config
+                    .get(key)?
+                    .as_str()
+                    .filter(|text| text.contains("://"))?,
+            ))
+        });
         if let Some((key, url)) = url {
             state.insert(key.to_owned(), without_userinfo(url).into());
         }
@@ -128,10 +220,17 @@ impl BackendType {
     /// The arguments that a plan depends on: the state and how it is reached, without credentials. `null` when there is
     /// no configuration.
     pub fn place(&self, config: &Value) -> Value {
-        let Value::Object(config) = config else { return Value::Null };
+        let Value::Object(config) = config else {
+            return Value::Null;
+        };
         let counts = |key: &str| lists(self.state, key) || lists(self.way, key);
-        let kept = config.iter().filter(|(key, value)| counts(key) && !value.is_null());
-        Value::Object(kept.map(|(key, value)| (key.clone(), plain(value))).collect())
+        let kept = config
+            .iter()
+            .filter(|(key, value)| counts(key) && !value.is_null());
+        Value::Object(
+            kept.map(|(key, value)| (key.clone(), plain(value)))
+                .collect(),
+        )
     }
 
     /// Whether the tool locks the state, according to the configuration and the tool's environment. `env` tells whether
@@ -163,7 +262,9 @@ fn lists(list: &str, key: &str) -> bool {
 }
 
 fn plain(value: &Value) -> Value {
-    value.as_str().map_or_else(|| value.clone(), |text| without_userinfo(text).into())
+    value
+        .as_str()
+        .map_or_else(|| value.clone(), |text| without_userinfo(text).into())
 }
 
 fn names_something(value: &Value) -> bool {
@@ -187,7 +288,13 @@ mod tests {
         assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
         for row in TYPES {
             assert_eq!(BackendType::of(row.name), row);
-            assert!(row.state.split_ascii_whitespace().all(|key| lists(OTHER.state, key)), "{}", row.name);
+            assert!(
+                row.state
+                    .split_ascii_whitespace()
+                    .all(|key| lists(OTHER.state, key)),
+                "{}",
+                row.name
+            );
             let fits = |key| lists(OTHER.way, key) && !lists(row.state, key);
             assert!(row.way.split_ascii_whitespace().all(fits), "{}", row.name);
         }
@@ -201,30 +308,62 @@ mod tests {
 
     #[test]
     fn credentials_do_not_count() {
-        let config: Map<String, Value> = CREDENTIALS.split(' ').map(|key| (key.to_owned(), json!("x"))).collect();
+        let config: Map<String, Value> = CREDENTIALS
+            .split(' ')
+            .map(|key| (key.to_owned(), json!("x")))
+            .collect();
         let config = Value::Object(config);
         for row in TYPES.iter().chain([&OTHER]) {
-            assert_eq!((row.place(&config), row.state(&config)), (json!({}), Map::new()), "{}", row.name);
+            assert_eq!(
+                (row.place(&config), row.state(&config)),
+                (json!({}), Map::new()),
+                "{}",
+                row.name
+            );
         }
         let config = json!({
             "address": "https://user:pass@state/a?token=x", "password": "p", "region": null, "lock_address": "https://u:p@lock/a",
         });
         let place = json!({"address": "https://state/a", "lock_address": "https://lock/a"});
         assert_eq!(BackendType::of("http").place(&config), place);
-        assert_eq!(BackendType::of("pg").place(&json!({"conn_str": "postgres://u:p@h"})), json!({}));
+        assert_eq!(
+            BackendType::of("pg").place(&json!({"conn_str": "postgres://u:p@h"})),
+            json!({})
+        );
         let s3 = json!({"bucket": "b", "key": "k", "region": "eu", "dynamodb_table": "t"});
         assert_eq!(BackendType::of("s3").place(&s3), s3);
-        assert!(BackendType::of("s3").state(&s3).keys().eq(["bucket", "key"]));
+        assert!(
+            BackendType::of("s3")
+                .state(&s3)
+                .keys()
+                .eq(["bucket", "key"])
+        );
     }
 
     #[test]
     fn locking_of_each_backend_is_known() {
         let of = |kind: &str, config: Value| BackendType::of(kind).locks(&config, |_| false);
         for (kind, with, without) in [
-            ("http", json!({"lock_address": "http://s/l"}), json!({"address": "http://s", "lock_address": null})),
-            ("s3", json!({"use_lockfile": true}), json!({"use_lockfile": false, "dynamodb_table": ""})),
-            ("s3", json!({"dynamodb_table": "locks"}), json!({"bucket": "b"})),
-            ("oss", json!({"tablestore_table": "locks"}), json!({"bucket": "b", "tablestore_table": null})),
+            (
+                "http",
+                json!({"lock_address": "http://s/l"}),
+                json!({"address": "http://s", "lock_address": null}),
+            ),
+            (
+                "s3",
+                json!({"use_lockfile": true}),
+                json!({"use_lockfile": false, "dynamodb_table": ""}),
+            ),
+            (
+                "s3",
+                json!({"dynamodb_table": "locks"}),
+                json!({"bucket": "b"}),
+            ),
+            (
+                "oss",
+                json!({"tablestore_table": "locks"}),
+                json!({"bucket": "b", "tablestore_table": null}),
+            ),
             ("consul", json!({"lock": null}), json!({"lock": false})),
         ] {
             assert!(of(kind, with) && !of(kind, without), "{kind}");
@@ -240,7 +379,11 @@ mod tests {
     #[test]
     fn unlocking_by_id_is_known_for_each_backend() {
         let of = |kind: &str, tool| BackendType::of(kind).unlocks_by_id(tool);
-        assert!(of("s3", Some(ToolName::Terraform)) && of("s3", None) && of("http", Some(ToolName::OpenTofu)));
+        assert!(
+            of("s3", Some(ToolName::Terraform))
+                && of("s3", None)
+                && of("http", Some(ToolName::OpenTofu))
+        );
         assert!(!of("http", Some(ToolName::Terraform)) && !of("http", None));
     }
 }

@@ -32,14 +32,20 @@ impl Default for ServerClock {
 
 impl fmt::Debug for ServerClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerClock").field("known", &*self.lock()).finish_non_exhaustive()
+        f.debug_struct("ServerClock")
+            .field("known", &*self.lock())
+            .finish_non_exhaustive()
     }
 }
 
 impl ServerClock {
     /// Starts without an estimate. `own` returns the local time of day and a monotonic instant.
     pub fn beside(own: impl Fn() -> (Timestamp, Instant) + Send + Sync + 'static) -> Self {
-        Self { known: Arc::default(), busy: Arc::default(), own: Arc::new(own) }
+        Self {
+            known: Arc::default(),
+            busy: Arc::default(),
+            own: Arc::new(own),
+        }
     }
 
     /// The current time of the API server's clock: late by at most one second plus a round trip, and never early by
@@ -58,10 +64,13 @@ impl ServerClock {
     /// its clock is not earlier than `Date`, and not later than the end of that second plus the round trip. The
     /// estimate moves only as far as these bounds require. An unreadable date is ignored.
     pub fn answered(&self, sent: Instant, date: &[u8]) {
-        let date = std::str::from_utf8(date).ok().and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
+        let date = std::str::from_utf8(date)
+            .ok()
+            .and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
         let Some(date) = date else { return };
         let received = (self.own)().1;
-        let took = SignedDuration::try_from(received.saturating_duration_since(sent)).unwrap_or(SignedDuration::MAX);
+        let took = SignedDuration::try_from(received.saturating_duration_since(sent))
+            .unwrap_or(SignedDuration::MAX);
         let latest = after(date, took.saturating_add(RESOLUTION));
         let mut known = self.lock();
         let time = known.map_or(date, |known| at(known, received).clamp(date, latest));
@@ -71,8 +80,13 @@ impl ServerClock {
     /// Takes the `Retry-After` of a busy server, in seconds, as API servers send it. A value that is not a number is
     /// ignored.
     pub fn busy(&self, after: &[u8]) {
-        let seconds = std::str::from_utf8(after).ok().and_then(|after| after.trim().parse().ok());
-        let Some(wait) = seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_WAIT)) else { return };
+        let seconds = std::str::from_utf8(after)
+            .ok()
+            .and_then(|after| after.trim().parse().ok());
+        let Some(wait) = seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_WAIT))
+        else {
+            return;
+        };
         let until = (self.own)().1 + wait;
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         *busy = (*busy).max(Some(until));
@@ -81,7 +95,9 @@ impl ServerClock {
     /// Remaining time of the server's `Retry-After`; zero when it sent none.
     pub fn busy_for(&self) -> Duration {
         let until = *self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        until.map_or(Duration::ZERO, |until| until.saturating_duration_since((self.own)().1))
+        until.map_or(Duration::ZERO, |until| {
+            until.saturating_duration_since((self.own)().1)
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<(Timestamp, Instant)>> {
@@ -91,7 +107,11 @@ impl ServerClock {
 }
 
 fn at((time, seen): (Timestamp, Instant), moment: Instant) -> Timestamp {
-    after(time, SignedDuration::try_from(moment.saturating_duration_since(seen)).unwrap_or(SignedDuration::MAX))
+    after(
+        time,
+        SignedDuration::try_from(moment.saturating_duration_since(seen))
+            .unwrap_or(SignedDuration::MAX),
+    )
 }
 
 fn after(time: Timestamp, wait: SignedDuration) -> Timestamp {
@@ -117,16 +137,29 @@ mod tests {
             let own = passed.clone();
             let clock = ServerClock::beside(move || {
                 let passed = Duration::from_millis(*own.lock().unwrap());
-                (after(served(0), SignedDuration::try_from(passed).unwrap() - SignedDuration::from_hours(1)), begun + passed)
+                (
+                    after(
+                        served(0),
+                        SignedDuration::try_from(passed).unwrap() - SignedDuration::from_hours(1),
+                    ),
+                    begun + passed,
+                )
             });
-            Self { clock, passed, begun }
+            Self {
+                clock,
+                passed,
+                begun,
+            }
         }
 
         /// A request sent at `sent` and answered at `received`, with the server's clock at `date`.
         fn asked(&self, sent: u64, received: u64, date: u64) {
             *self.passed.lock().unwrap() = received;
-            let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&served(date)).unwrap();
-            self.clock.answered(self.begun + Duration::from_millis(sent), date.as_bytes());
+            let date = DateTimePrinter::new()
+                .timestamp_to_rfc9110_string(&served(date))
+                .unwrap();
+            self.clock
+                .answered(self.begun + Duration::from_millis(sent), date.as_bytes());
         }
 
         fn says(&self, moment: u64) -> i64 {
@@ -187,7 +220,11 @@ mod tests {
         lab.asked(0, 10, 5_000_005);
         assert_eq!(lab.says(10), 5_000_000);
         lab.asked(1_000, 1_010, 1_005);
-        assert_eq!(lab.says(1_010), 2_010, "the end of the second and the round trip");
+        assert_eq!(
+            lab.says(1_010),
+            2_010,
+            "the end of the second and the round trip"
+        );
         lab.asked(2_000, 2_010, 9_000_005);
         assert_eq!(lab.says(2_010), 9_000_000);
     }

@@ -26,7 +26,14 @@ pub const READY: &str = "Ready";
 pub const SYNCED: &str = "Synced";
 
 /// All condition types of a run.
-pub const ALL: [&str; 6] = [PLANNED, APPROVED, STATE_LEASED, SUCCEEDED, FINISHED, STALLED];
+pub const ALL: [&str; 6] = [
+    PLANNED,
+    APPROVED,
+    STATE_LEASED,
+    SUCCEEDED,
+    FINISHED,
+    STALLED,
+];
 
 /// Sets a condition. Keeps the transition time while the status is unchanged. An empty message is replaced by a default
 /// for the status. Returns whether anything changed.
@@ -48,14 +55,27 @@ pub fn set(
         type_: type_.into(),
         status: status.into(),
         reason: reason.into(),
-        message: clip(if message.is_empty() { plain(type_, status) } else { message }, 512),
+        message: clip(
+            if message.is_empty() {
+                plain(type_, status)
+            } else {
+                message
+            },
+            512,
+        ),
         observed_generation: generation,
         last_transition_time: whole_seconds(now),
     };
     if let Some(old) = conditions.iter_mut().find(|c| c.type_ == type_) {
-        let at: Time =
-            if old.status == fresh.status { old.last_transition_time.clone() } else { fresh.last_transition_time.clone() };
-        let fresh = Condition { last_transition_time: at, ..fresh };
+        let at: Time = if old.status == fresh.status {
+            old.last_transition_time.clone()
+        } else {
+            fresh.last_transition_time.clone()
+        };
+        let fresh = Condition {
+            last_transition_time: at,
+            ..fresh
+        };
         let changed = *old != fresh;
         *old = fresh;
         changed
@@ -84,7 +104,12 @@ fn plain(type_: &str, status: &str) -> &'static str {
 
 /// The status of a condition: `Some(true)`, `Some(false)`, or `None` when it is Unknown or missing.
 pub fn status(conditions: &[Condition], type_: &str) -> Option<bool> {
-    match conditions.iter().find(|c| c.type_ == type_)?.status.as_str() {
+    match conditions
+        .iter()
+        .find(|c| c.type_ == type_)?
+        .status
+        .as_str()
+    {
         "True" => Some(true),
         "False" => Some(false),
         _ => None,
@@ -100,9 +125,25 @@ mod tests {
         for type_ in ALL {
             for status in [Some(true), Some(false), None] {
                 let mut conditions = Vec::new();
-                set(&mut conditions, type_, status, "Reason", "", None, Timestamp::UNIX_EPOCH);
+                set(
+                    &mut conditions,
+                    type_,
+                    status,
+                    "Reason",
+                    "",
+                    None,
+                    Timestamp::UNIX_EPOCH,
+                );
                 assert!(!conditions[0].message.is_empty(), "{type_} {status:?}");
-                set(&mut conditions, type_, status, "Reason", "more is known", None, Timestamp::UNIX_EPOCH);
+                set(
+                    &mut conditions,
+                    type_,
+                    status,
+                    "Reason",
+                    "more is known",
+                    None,
+                    Timestamp::UNIX_EPOCH,
+                );
                 assert_eq!(conditions[0].message, "more is known");
             }
         }
@@ -110,13 +151,51 @@ mod tests {
 
     #[test]
     fn transition_time_changes_only_with_the_status() {
-        let (early, late) = (Timestamp::from_second(100).unwrap(), Timestamp::from_second(200).unwrap());
+        let (early, late) = (
+            Timestamp::from_second(100).unwrap(),
+            Timestamp::from_second(200).unwrap(),
+        );
         let mut conditions = Vec::new();
-        assert!(set(&mut conditions, STALLED, Some(false), "Progressing", "", None, early));
-        assert!(!set(&mut conditions, STALLED, Some(false), "Progressing", "", None, late), "nothing changed");
-        assert!(set(&mut conditions, STALLED, Some(false), "Retrying", "", None, late));
+        assert!(set(
+            &mut conditions,
+            STALLED,
+            Some(false),
+            "Progressing",
+            "",
+            None,
+            early
+        ));
+        assert!(
+            !set(
+                &mut conditions,
+                STALLED,
+                Some(false),
+                "Progressing",
+                "",
+                None,
+                late
+            ),
+            "nothing changed"
+        );
+        assert!(set(
+            &mut conditions,
+            STALLED,
+            Some(false),
+            "Retrying",
+            "",
+            None,
+            late
+        ));
         assert_eq!(conditions[0].last_transition_time.0, early);
-        assert!(set(&mut conditions, STALLED, Some(true), "PodGone", "", None, late));
+        assert!(set(
+            &mut conditions,
+            STALLED,
+            Some(true),
+            "PodGone",
+            "",
+            None,
+            late
+        ));
         assert_eq!(conditions[0].last_transition_time.0, late);
         assert_eq!(status(&conditions, STALLED), Some(true));
     }

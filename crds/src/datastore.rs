@@ -87,7 +87,13 @@ pub enum ObjectKind {
 
 impl ObjectKind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [Self::Bundle, Self::Plan, Self::PlanJson, Self::Result, Self::ErroredState];
+    pub const ALL: [Self; 5] = [
+        Self::Bundle,
+        Self::Plan,
+        Self::PlanJson,
+        Self::Result,
+        Self::ErroredState,
+    ];
 
     /// The name in a path.
     pub const fn as_str(self) -> &'static str {

@@ -43,7 +43,10 @@ impl FromStr for Span {
         let mut total = Duration::ZERO;
         while !rest.is_empty() {
             let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            let number: u32 = rest.get(..digits).and_then(|n| n.parse().ok()).ok_or_else(invalid)?;
+            let number: u32 = rest
+                .get(..digits)
+                .and_then(|n| n.parse().ok())
+                .ok_or_else(invalid)?;
             let tail = rest.get(digits..).unwrap_or_default();
             // Try `ms` before `m`.
             let (unit, size) = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)]
@@ -53,14 +56,23 @@ impl FromStr for Span {
             total += Duration::from_millis(u64::from(number) * size);
             rest = tail.get(unit.len()..).unwrap_or_default();
         }
-        if text.is_empty() { Err(invalid()) } else { Ok(Self(total)) }
+        if text.is_empty() {
+            Err(invalid())
+        } else {
+            Ok(Self(total))
+        }
     }
 }
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
-        let parts = [(millis / 3_600_000, "h"), (millis / 60_000 % 60, "m"), (millis / 1_000 % 60, "s"), (millis % 1_000, "ms")];
+        let parts = [
+            (millis / 3_600_000, "h"),
+            (millis / 60_000 % 60, "m"),
+            (millis / 1_000 % 60, "s"),
+            (millis % 1_000, "ms"),
+        ];
         if millis == 0 {
             return f.write_str("0s");
         }
@@ -79,7 +91,9 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
     }
 }
 

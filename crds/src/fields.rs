@@ -30,11 +30,21 @@ pub enum Owner {
 }
 
 impl Owner {
-    const ALL: [Self; 6] = [Self::Attempt, Self::Controller, Self::Adoption, Self::Plan, Self::Claim, Self::Agent];
+    const ALL: [Self; 6] = [
+        Self::Attempt,
+        Self::Controller,
+        Self::Adoption,
+        Self::Plan,
+        Self::Claim,
+        Self::Agent,
+    ];
 
     /// Names of the fields that this owner writes.
     pub fn fields(self) -> impl Iterator<Item = &'static str> {
-        FIELDS.iter().filter(move |field| field.owner == self).map(|field| field.name)
+        FIELDS
+            .iter()
+            .filter(move |field| field.owner == self)
+            .map(|field| field.name)
     }
 
     /// The text for the design's table.
@@ -107,7 +117,10 @@ impl Field {
 
     /// A decision of the controller depends on the field, or on these parts of it.
     const fn decides(self, parts: &'static [&'static str]) -> Self {
-        Self { decides: Some(parts), ..self }
+        Self {
+            decides: Some(parts),
+            ..self
+        }
     }
 
     /// The function that removes the parts that the controller's cache omits. Its argument tells whether the run is finished for good.
@@ -144,14 +157,25 @@ use Origin::{Known, Printed};
 
 /// All fields.
 pub const FIELDS: &[Field] = &[
-    field!(phase, "phase", Attempt, Always).wakes(|s, mut h| s.phase.hash(&mut h)).decides(&[]),
-    field!(result, "result", Attempt, Always).wakes(|s, mut h| s.result.hash(&mut h)).decides(&[]),
-    field!(message, "message", Attempt, Never).texts(|s, visit| each(&mut s.message, 1024, Printed, visit)),
-    field!(next_step, "nextStep", Attempt, Never).texts(|s, visit| each(&mut s.next_step, 1024, Known, visit)),
-    field!(history, "history", Attempt, Never).texts(|s, visit| each(&mut s.history, 256, Printed, visit)),
+    field!(phase, "phase", Attempt, Always)
+        .wakes(|s, mut h| s.phase.hash(&mut h))
+        .decides(&[]),
+    field!(result, "result", Attempt, Always)
+        .wakes(|s, mut h| s.result.hash(&mut h))
+        .decides(&[]),
+    field!(message, "message", Attempt, Never)
+        .texts(|s, visit| each(&mut s.message, 1024, Printed, visit)),
+    field!(next_step, "nextStep", Attempt, Never)
+        .texts(|s, visit| each(&mut s.next_step, 1024, Known, visit)),
+    field!(history, "history", Attempt, Never)
+        .texts(|s, visit| each(&mut s.history, 256, Printed, visit)),
     field!(failure, "failure", Attempt, UntilFinished)
         .decides(&["class", "reason"])
-        .trims(|s, _| s.failure.iter_mut().for_each(|failure| failure.diagnostics = Vec::new()))
+        .trims(|s, _| {
+            s.failure
+                .iter_mut()
+                .for_each(|failure| failure.diagnostics = Vec::new())
+        })
         .texts(|s, visit| {
             if let Some(failure) = &mut s.failure {
                 visit(&mut failure.message, 1024, Printed);
@@ -167,7 +191,11 @@ pub const FIELDS: &[Field] = &[
     field!(journal, "journal", Attempt, Always).texts(|s, visit| {
         if let Some(journal) = &mut s.journal {
             visit(&mut journal.summary, 512, Printed);
-            for list in [&mut journal.not_recorded, &mut journal.uncertain, &mut journal.still_recorded] {
+            for list in [
+                &mut journal.not_recorded,
+                &mut journal.uncertain,
+                &mut journal.still_recorded,
+            ] {
                 each(list, 256, Printed, visit);
             }
         }
@@ -175,7 +203,12 @@ pub const FIELDS: &[Field] = &[
     field!(start_time, "startTime", Attempt, Always),
     field!(completion_time, "completionTime", Attempt, Always),
     field!(attempt, "attempt", Controller, Always)
-        .wakes(|s, mut h| s.attempt.as_ref().map(|attempt| (attempt.number, attempt.open)).hash(&mut h))
+        .wakes(|s, mut h| {
+            s.attempt
+                .as_ref()
+                .map(|attempt| (attempt.number, attempt.open))
+                .hash(&mut h)
+        })
         .decides(&["number", "open", "passedOver"])
         .trims(|s, finished| {
             if let Some(attempt) = s.attempt.as_mut().filter(|_| finished) {
@@ -183,35 +216,58 @@ pub const FIELDS: &[Field] = &[
             }
         }),
     field!(approval, "approval", Controller, UntilFinished)
-        .wakes(|s, mut h| s.approval.as_ref().map(|record| (&record.checksum, &record.by, &record.comment)).hash(&mut h))
+        .wakes(|s, mut h| {
+            s.approval
+                .as_ref()
+                .map(|record| (&record.checksum, &record.by, &record.comment))
+                .hash(&mut h)
+        })
         .decides(&["checksum", "at"]),
     // A decision rests on all of them, each by its type, status, reason and time.
     field!(conditions, "conditions", Controller, Always).trims(|s, finished| {
         if finished {
             s.conditions.retain(|c| c.type_ == conditions::FINISHED);
-            s.conditions.iter_mut().for_each(|c| c.message = String::new());
+            s.conditions
+                .iter_mut()
+                .for_each(|c| c.message = String::new());
             s.conditions.shrink_to_fit();
         }
     }),
     field!(rerun, "rerun", Controller, Always).wakes(|s, mut h| s.rerun.hash(&mut h)),
     field!(recovery, "recovery", Controller, Always),
-    field!(settled, "settled", Controller, Always).wakes(|s, mut h| s.settled.is_some().hash(&mut h)).decides(&["result"]).trims(
-        |s, finished| {
+    field!(settled, "settled", Controller, Always)
+        .wakes(|s, mut h| s.settled.is_some().hash(&mut h))
+        .decides(&["result"])
+        .trims(|s, finished| {
             if let Some(settled) = s.settled.as_mut().filter(|_| finished) {
                 settled.message = String::new();
             }
-        },
-    ),
+        }),
     field!(lease, "lease", Controller, Always)
         .wakes(|s, mut h| s.lease.as_ref().map(|lease| &lease.name).hash(&mut h))
         .decides(&["stateKey"]),
     field!(lock_release, "lockRelease", Controller, Always).decides(&["id"]),
-    field!(observed_generation, "observedGeneration", Controller, Always),
+    field!(
+        observed_generation,
+        "observedGeneration",
+        Controller,
+        Always
+    ),
     field!(adopted, "adopted", Adoption, UntilSettled)
-        .wakes(|s, mut h| s.adopted.as_ref().map(|adopted| (adopted.attempt, &adopted.nonce)).hash(&mut h))
+        .wakes(|s, mut h| {
+            s.adopted
+                .as_ref()
+                .map(|adopted| (adopted.attempt, &adopted.nonce))
+                .hash(&mut h)
+        })
         .decides(&["attempt", "nonce"]),
     field!(plan, "plan", Plan, UntilFinished)
-        .wakes(|s, mut h| s.plan.as_ref().map(|plan| (plan.attempt, &plan.checksum)).hash(&mut h))
+        .wakes(|s, mut h| {
+            s.plan
+                .as_ref()
+                .map(|plan| (plan.attempt, &plan.checksum))
+                .hash(&mut h)
+        })
         .decides(&["checksum", "attempt"])
         .trims(|s, _| s.plan.iter_mut().for_each(|plan| plan.changes = Vec::new()))
         .texts(|s, visit| {
@@ -220,7 +276,9 @@ pub const FIELDS: &[Field] = &[
                 each(&mut plan.changes, 256, Printed, visit);
             }
         }),
-    field!(claim, "claim", Claim, UntilSettled).wakes(|s, mut h| s.claim.is_some().hash(&mut h)).decides(&["nonce"]),
+    field!(claim, "claim", Claim, UntilSettled)
+        .wakes(|s, mut h| s.claim.is_some().hash(&mut h))
+        .decides(&["nonce"]),
     field!(progress, "progress", Agent, Never).texts(|s, visit| {
         if let Some(progress) = &mut s.progress {
             each(&mut progress.current, 256, Printed, visit);
@@ -255,8 +313,16 @@ pub const FIELDS: &[Field] = &[
 ];
 
 /// Annotations that a decision of the controller may rest on.
-pub const ANNOTATIONS: [&str; 8] =
-    [names::APPROVE, names::APPROVED_BY, names::CANCEL, names::DENY, names::LIFE, names::RERUN, names::RECOVER, names::ABANDON];
+pub const ANNOTATIONS: [&str; 8] = [
+    names::APPROVE,
+    names::APPROVED_BY,
+    names::CANCEL,
+    names::DENY,
+    names::LIFE,
+    names::RERUN,
+    names::RECOVER,
+    names::ABANDON,
+];
 
 fn reset<T: Default>(value: &mut T) {
     *value = T::default();
@@ -264,33 +330,59 @@ fn reset<T: Default>(value: &mut T) {
 
 /// The serialized value; `None` for the default, which is omitted.
 fn written<T: Default + PartialEq + Serialize>(value: &T) -> Option<Value> {
-    if *value == T::default() { None } else { serde_json::to_value(value).ok() }
+    if *value == T::default() {
+        None
+    } else {
+        serde_json::to_value(value).ok()
+    }
 }
 
-fn each<'a>(texts: impl IntoIterator<Item = &'a mut String>, max: usize, origin: Origin, visit: Visit) {
+fn each<'a>(
+    texts: impl IntoIterator<Item = &'a mut String>,
+    max: usize,
+    origin: Origin,
+    visit: Visit,
+) {
     texts.into_iter().for_each(|text| visit(text, max, origin));
 }
 
 /// Copies the selected fields.
-pub fn copy(from: &TerraformRunStatus, to: &mut TerraformRunStatus, which: impl Fn(&Field) -> bool) {
-    FIELDS.iter().filter(|field| which(field)).for_each(|field| (field.copy)(from, to));
+pub fn copy(
+    from: &TerraformRunStatus,
+    to: &mut TerraformRunStatus,
+    which: impl Fn(&Field) -> bool,
+) {
+    FIELDS
+        .iter()
+        .filter(|field| which(field))
+        .for_each(|field| (field.copy)(from, to));
 }
 
 /// Resets the selected fields.
 pub fn clear(status: &mut TerraformRunStatus, which: impl Fn(&Field) -> bool) {
-    FIELDS.iter().filter(|field| which(field)).for_each(|field| (field.clear)(status));
+    FIELDS
+        .iter()
+        .filter(|field| which(field))
+        .for_each(|field| (field.clear)(status));
 }
 
 /// Names of the fields that differ, with the new value; `None` for a removed field.
-pub fn changes(before: &TerraformRunStatus, after: &TerraformRunStatus) -> Vec<(&'static str, Option<Value>)> {
+pub fn changes(
+    before: &TerraformRunStatus,
+    after: &TerraformRunStatus,
+) -> Vec<(&'static str, Option<Value>)> {
     let differing = FIELDS.iter().filter(|field| !(field.equals)(before, after));
-    differing.map(|field| (field.name, (field.value)(after))).collect()
+    differing
+        .map(|field| (field.name, (field.value)(after)))
+        .collect()
 }
 
 /// Removes the fields, and the parts of them, that the controller's cache omits. Returns whether the run is finished for good.
 pub fn trim(status: &mut TerraformRunStatus) -> bool {
     let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
-    let finished = status.is_terminal() && !open && conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
+    let finished = status.is_terminal()
+        && !open
+        && conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
     // Proof of how an Indeterminate apply ended may still arrive.
     let settled = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
     clear(status, |field| match field.cached {
@@ -327,8 +419,13 @@ pub const DESIGN_PATH: &str = "design/0002-status-ownership.md";
 /// The validation of the policy `pawl-status` that reserves the controller's fields, as lines of YAML.
 pub fn policy() -> String {
     let fields: Vec<_> = Owner::Controller.fields().collect();
-    let same: Vec<_> = fields.iter().map(|field| format!("variables.new.?{field} == variables.old.?{field}")).collect();
-    let (last, others) = fields.split_last().map_or(("", &[][..]), |(last, others)| (*last, others));
+    let same: Vec<_> = fields
+        .iter()
+        .map(|field| format!("variables.new.?{field} == variables.old.?{field}"))
+        .collect();
+    let (last, others) = fields
+        .split_last()
+        .map_or(("", &[][..]), |(last, others)| (*last, others));
     format!(
         "    - expression: >-\n        variables.control || ({})\n      message: {} and {last} are written by the controller\n      \
          reason: Forbidden\n",

@@ -15,11 +15,21 @@ use crate::{
 const HEAD: &str = "<!-- Generated from crds/src by `cargo run --release --bin crdgen`; `cargo ci` holds it equal. -->\n";
 
 /// Kubernetes' own types. The guide does not expand them.
-const FOREIGN: [&str; 5] = ["affinity", "tolerations", "topologySpreadConstraints", "resources", "conditions"];
+const FOREIGN: [&str; 5] = [
+    "affinity",
+    "tolerations",
+    "topologySpreadConstraints",
+    "resources",
+    "conditions",
+];
 
 /// The page of all fields: `design/guide/fields.md`.
 pub fn fields() -> String {
-    let run = tables("TerraformRun", "They never change once the run is created.", &crd::terraform_run());
+    let run = tables(
+        "TerraformRun",
+        "They never change once the run is created.",
+        &crd::terraform_run(),
+    );
     let repository = tables("TerraformRepository", "", &crd::terraform_repository());
     let layer = tables("TerraformLayer", "", &crd::terraform_layer());
     format!(
@@ -49,13 +59,21 @@ fn tables(kind: &str, more: &str, crd: &Value) -> String {
 fn walk(path: &str, object: &Value, rows: &mut String) {
     let required = object["required"].as_array().cloned().unwrap_or_default();
     for (name, field) in object["properties"].as_object().into_iter().flatten() {
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let path = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
         let mut kind = kind(field);
         if required.contains(&Value::from(name.as_str())) {
             kind += ", required";
         }
         let foreign = FOREIGN.contains(&name.as_str());
-        let more = if foreign && name != "conditions" { " The same as in a Pod." } else { "" };
+        let more = if foreign && name != "conditions" {
+            " The same as in a Pod."
+        } else {
+            ""
+        };
         let text = cell(field["description"].as_str().unwrap_or_default());
         // Writing to a String cannot fail.
         let _ = writeln!(rows, "| `{path}` | {kind} | {text}{more} |");
@@ -70,7 +88,11 @@ fn walk(path: &str, object: &Value, rows: &mut String) {
 /// The type of a field as shown to readers.
 fn kind(field: &Value) -> String {
     if let Some(words) = field["enum"].as_array() {
-        let words: Vec<_> = words.iter().filter_map(Value::as_str).map(|word| format!("`{word}`")).collect();
+        let words: Vec<_> = words
+            .iter()
+            .filter_map(Value::as_str)
+            .map(|word| format!("`{word}`"))
+            .collect();
         return words.join(", ");
     }
     match field["type"].as_str() {
@@ -83,12 +105,19 @@ fn kind(field: &Value) -> String {
 
 /// Escapes a text for a table cell.
 fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('|', "\\|")
 }
 
 /// The page of all reasons: `design/guide/reasons.md`.
 pub fn reasons() -> String {
-    let facts = Facts { again: "run again".into(), logs: "read the log".into(), ..Facts::default() };
+    let facts = Facts {
+        again: "run again".into(),
+        logs: "read the log".into(),
+        ..Facts::default()
+    };
     let step = |reason: Reason, place| {
         if next_step::is_of(reason.as_str(), place) {
             cell(&next_step::next_step(reason.as_str(), place, &facts))
@@ -102,7 +131,12 @@ pub fn reasons() -> String {
         let (reason, word, text) = (*reason, reason.as_str(), cell(reason.text()));
         // Writing to a String cannot fail.
         let _ = if next_step::is_of(reason.as_str(), Place::Cluster) {
-            writeln!(failures, "| `{word}` | {text} | {} | {} |", step(reason, Place::Cluster), step(reason, Place::Laptop))
+            writeln!(
+                failures,
+                "| `{word}` | {text} | {} | {} |",
+                step(reason, Place::Cluster),
+                step(reason, Place::Laptop)
+            )
         } else {
             writeln!(others, "| `{word}` | {text} |")
         };
@@ -128,7 +162,10 @@ mod tests {
     #[test]
     fn committed_pages_equal_the_generated_ones() {
         for (name, text) in [("fields.md", fields()), ("reasons.md", reasons())] {
-            assert!(committed(name) == text, "run `cargo run --release --bin crdgen` and commit {name}");
+            assert!(
+                committed(name) == text,
+                "run `cargo run --release --bin crdgen` and commit {name}"
+            );
         }
     }
 
@@ -136,7 +173,11 @@ mod tests {
     fn every_reason_and_every_field_has_its_row() {
         let reasons = reasons();
         for word in Reason::ALL.iter().map(|reason| reason.as_str()) {
-            assert_eq!(reasons.matches(&format!("| `{word}` | ")).count(), 1, "{word}");
+            assert_eq!(
+                reasons.matches(&format!("| `{word}` | ")).count(),
+                1,
+                "{word}"
+            );
         }
         let fields = fields();
         for field in [
@@ -147,7 +188,11 @@ mod tests {
         ] {
             assert!(fields.contains(&format!("| `{field}")), "{field}");
         }
-        for line in reasons.lines().chain(fields.lines()).filter(|line| line.starts_with("| `")) {
+        for line in reasons
+            .lines()
+            .chain(fields.lines())
+            .filter(|line| line.starts_with("| `"))
+        {
             assert!(!line.contains("|  |"), "an empty cell: {line}");
         }
     }

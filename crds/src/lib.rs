@@ -65,5 +65,8 @@ pub use v1alpha1::*;
 /// The resourceVersion as a number; 0 when unset. A later version of the same object has a greater number: etcd assigns
 /// them so, and Kubernetes guarantees the order since 1.35 (KEP-5504).
 pub fn version(of: &ObjectMeta) -> u64 {
-    of.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+    of.resource_version
+        .as_deref()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or(0)
 }

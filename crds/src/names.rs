@@ -114,7 +114,13 @@ pub const POLICY_FINALIZER: &str = "pawl-finalizer";
 /// [`POLICY_CREATION`] exempts the controller.
 pub const POLICY_LAYER: &str = "pawl-layer";
 /// All admission policies.
-pub const POLICIES: [&str; 5] = [POLICY_APPROVAL, POLICY_STATUS, POLICY_CREATION, POLICY_FINALIZER, POLICY_LAYER];
+pub const POLICIES: [&str; 5] = [
+    POLICY_APPROVAL,
+    POLICY_STATUS,
+    POLICY_CREATION,
+    POLICY_FINALIZER,
+    POLICY_LAYER,
+];
 
 /// The field manager of the agent.
 pub const AGENT_MANAGER: &str = "pawl-runner-agent";
@@ -143,7 +149,11 @@ pub fn short_hash(uid: &str) -> String {
 /// A hash with this many characters; at most 32.
 fn hashed(text: &str, characters: usize) -> String {
     let digest = Sha256::digest(text.as_bytes());
-    digest.iter().take(characters).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
+    digest
+        .iter()
+        .take(characters)
+        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]))
+        .collect()
 }
 
 /// The name of an attempt's pod, ServiceAccount, Role and RoleBinding: `NAME-HASH-a1`. At most 63 characters, because
@@ -195,7 +205,10 @@ pub fn approve_command(namespace: &str, run: &str, checksum: &str) -> String {
 
 /// The JSON Pointer of an annotation in a JSON Patch (RFC 6901).
 pub fn annotation_pointer(name: &str) -> String {
-    format!("/metadata/annotations/{}", name.replace('~', "~0").replace('/', "~1"))
+    format!(
+        "/metadata/annotations/{}",
+        name.replace('~', "~0").replace('/', "~1")
+    )
 }
 
 /// The command that requests a new run of the same spec.
@@ -215,12 +228,16 @@ pub fn replan_command(namespace: &str, run: &str) -> String {
 
 /// The command that triggers a check of a repository's refs.
 pub fn reconcile_command(namespace: &str, repository: &str) -> String {
-    format!("kubectl annotate -n {namespace} --overwrite {KUBECTL_REPOSITORY}/{repository} {RECONCILE}=\"$(date +%s)\"")
+    format!(
+        "kubectl annotate -n {namespace} --overwrite {KUBECTL_REPOSITORY}/{repository} {RECONCILE}=\"$(date +%s)\""
+    )
 }
 
 /// The command that prints the logs of all attempts from the datastore.
 pub fn stored_log_command(namespace: &str, run: &str) -> String {
-    format!("kubectl get --raw /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{run}/log")
+    format!(
+        "kubectl get --raw /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{run}/log"
+    )
 }
 
 /// The command that prints the logs of all pods.
@@ -248,7 +265,9 @@ pub fn recover_command(namespace: &str, run: &str) -> String {
 
 /// The command that downloads the state that an apply of this run failed to save.
 pub fn errored_state_command(namespace: &str, run: &str) -> String {
-    format!("kubectl get --raw /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{run}/erroredstate")
+    format!(
+        "kubectl get --raw /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{run}/erroredstate"
+    )
 }
 
 #[cfg(test)]

@@ -76,7 +76,12 @@ impl StateOutputs {
     /// # Errors
     /// When the input is not a readable state.
     pub fn read(from: impl Read) -> Result<Self, StateError> {
-        let Some(found) = document::<Self>(from)? else { return Ok(Self { version: FORMAT, ..Self::default() }) };
+        let Some(found) = document::<Self>(from)? else {
+            return Ok(Self {
+                version: FORMAT,
+                ..Self::default()
+            });
+        };
         match found.version {
             FORMAT => Ok(found),
             _ if found.encrypted_data.is_some() => Err(StateError::Encrypted),
@@ -87,7 +92,9 @@ impl StateOutputs {
 
 /// The text of a value in an object and in a status: strings as they are, other values as JSON.
 pub fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// The keys and values of an object, and descriptions of the outputs that were left out.
@@ -98,8 +105,15 @@ pub fn data(
 ) -> (BTreeMap<String, String>, Vec<String>) {
     let all: Vec<OutputItem>;
     let items = if object.items.is_empty() {
-        let shown = outputs.iter().filter(|(_, output)| takes_sensitive || !output.sensitive);
-        all = shown.map(|(name, _)| OutputItem { output: name.clone(), key: None }).collect();
+        let shown = outputs
+            .iter()
+            .filter(|(_, output)| takes_sensitive || !output.sensitive);
+        all = shown
+            .map(|(name, _)| OutputItem {
+                output: name.clone(),
+                key: None,
+            })
+            .collect();
         &all
     } else {
         &object.items
@@ -136,14 +150,20 @@ pub fn data(
 /// The outputs that are published to some object and that others may read.
 pub fn published(outputs: &BTreeMap<String, Output>, wanted: &Outputs) -> BTreeMap<String, Output> {
     let in_object = |object: &Option<OutputsObject>, name: &str, takes: bool| {
-        object
-            .as_ref()
-            .is_some_and(|object| takes && (object.items.is_empty() || object.items.iter().any(|item| item.output == name)))
+        object.as_ref().is_some_and(|object| {
+            takes
+                && (object.items.is_empty() || object.items.iter().any(|item| item.output == name))
+        })
     };
     let chosen = |name: &str, output: &Output| {
-        in_object(&wanted.config_map, name, !output.sensitive) || in_object(&wanted.secret, name, true)
+        in_object(&wanted.config_map, name, !output.sensitive)
+            || in_object(&wanted.secret, name, true)
     };
-    outputs.iter().filter(|(name, output)| chosen(name, output)).map(|(name, output)| (name.clone(), output.clone())).collect()
+    outputs
+        .iter()
+        .filter(|(name, output)| chosen(name, output))
+        .map(|(name, output)| (name.clone(), output.clone()))
+        .collect()
 }
 
 /// The outputs for a status: those that are not sensitive and short enough, and the number of the others.
@@ -152,7 +172,9 @@ pub fn shown(outputs: &BTreeMap<String, Output>) -> (BTreeMap<String, String>, u
     let (mut values, mut left, mut size) = (BTreeMap::new(), 0, 0);
     for (name, output) in outputs.iter().filter(|(_, output)| !output.sensitive) {
         let value = text(&output.value);
-        let fits = values.len() < count && value.chars().count() <= longest && size + name.len() + value.len() <= bytes;
+        let fits = values.len() < count
+            && value.chars().count() <= longest
+            && size + name.len() + value.len() <= bytes;
         if fits {
             size += name.len() + value.len();
             values.insert(name.clone(), value);
@@ -165,7 +187,11 @@ pub fn shown(outputs: &BTreeMap<String, Output>) -> (BTreeMap<String, String>, u
 
 /// The list of left-out outputs as the end of a sentence; empty when there are none.
 pub fn left_out(left: &[String]) -> String {
-    if left.is_empty() { String::new() } else { clip(&format!("; left out: {}", left.join("; ")), 300) }
+    if left.is_empty() {
+        String::new()
+    } else {
+        clip(&format!("; left out: {}", left.join("; ")), 300)
+    }
 }
 
 /// An output that a run reads, with its current value in the datastore.
@@ -195,8 +221,14 @@ mod tests {
     }
 
     fn object(items: &[(&str, Option<&str>)]) -> OutputsObject {
-        let items = items.iter().map(|(output, key)| OutputItem { output: (*output).into(), key: key.map(Into::into) });
-        OutputsObject { name: "net".into(), items: items.collect() }
+        let items = items.iter().map(|(output, key)| OutputItem {
+            output: (*output).into(),
+            key: key.map(Into::into),
+        });
+        OutputsObject {
+            name: "net".into(),
+            items: items.collect(),
+        }
     }
 
     #[test]
@@ -204,13 +236,27 @@ mod tests {
         let state = json!({"version": 4, "serial": 7, "lineage": "l", "outputs": {"a": {"value": {"b": 1}, "type": ["object", {}]},
             "s": {"value": "x", "type": "string", "sensitive": true}}, "resources": [{"mode": "managed"}]});
         let read = StateOutputs::read(format!("a warning\n{state}\n").as_bytes()).unwrap();
-        assert_eq!((read.serial, read.lineage.as_str(), read.outputs.len()), (7, "l", 2));
+        assert_eq!(
+            (read.serial, read.lineage.as_str(), read.outputs.len()),
+            (7, "l", 2)
+        );
         assert!(read.outputs["s"].sensitive && read.outputs["a"].value == json!({"b": 1}));
         let sent = serde_json::to_vec(&read).unwrap();
-        assert_eq!(StateOutputs::read(sent.as_slice()).unwrap(), read, "the agent sends what the datastore reads");
-        assert!(StateOutputs::read(b"".as_slice()).unwrap().outputs.is_empty());
+        assert_eq!(
+            StateOutputs::read(sent.as_slice()).unwrap(),
+            read,
+            "the agent sends what the datastore reads"
+        );
+        assert!(
+            StateOutputs::read(b"".as_slice())
+                .unwrap()
+                .outputs
+                .is_empty()
+        );
         assert!(StateOutputs::read(br#"{"version": 3}"#.as_slice()).is_err());
-        let sealed = StateOutputs::read(br#"{"serial": 1, "lineage": "l", "encrypted_data": "x"}"#.as_slice());
+        let sealed = StateOutputs::read(
+            br#"{"serial": 1, "lineage": "l", "encrypted_data": "x"}"#.as_slice(),
+        );
         assert!(matches!(sealed, Err(StateError::Encrypted)));
     }
 
@@ -219,41 +265,91 @@ mod tests {
         let (map, left) = data(&some(), &object(&[]), false);
         assert_eq!(
             (map, left.is_empty()),
-            ([("id", "vpc-1"), ("zones", r#"["a","b"]"#)].map(|(k, v)| (k.into(), v.into())).into(), true)
+            (
+                [("id", "vpc-1"), ("zones", r#"["a","b"]"#)]
+                    .map(|(k, v)| (k.into(), v.into()))
+                    .into(),
+                true
+            )
         );
-        let (map, left) = data(&some(), &object(&[("password", None), ("gone", None)]), false);
+        let (map, left) = data(
+            &some(),
+            &object(&[("password", None), ("gone", None)]),
+            false,
+        );
         assert!(map.is_empty());
         assert_eq!(
             left_out(&left),
             "; left out: password, which is sensitive, from the ConfigMap; gone, which the stack does not have"
         );
         let (secret, left) = data(&some(), &object(&[("password", Some("PGPASSWORD"))]), true);
-        assert_eq!((secret["PGPASSWORD"].as_str(), left_out(&left)), ("hunter22", String::new()));
+        assert_eq!(
+            (secret["PGPASSWORD"].as_str(), left_out(&left)),
+            ("hunter22", String::new())
+        );
         assert_eq!(shown(&some()).0.keys().collect::<Vec<_>>(), ["id", "zones"]);
     }
 
     #[test]
     fn unpublished_outputs_cannot_be_taken() {
         let names = |config_map: Option<OutputsObject>, secret: Option<OutputsObject>| {
-            let found = published(&some(), &Outputs { config_map, secret, ..Outputs::default() });
+            let found = published(
+                &some(),
+                &Outputs {
+                    config_map,
+                    secret,
+                    ..Outputs::default()
+                },
+            );
             found.into_keys().collect::<Vec<_>>().join(" ")
         };
         assert_eq!(names(Some(object(&[])), None), "id zones");
-        assert_eq!(names(Some(object(&[("id", None), ("password", None)])), None), "id");
-        assert_eq!(names(Some(object(&[("id", None)])), Some(object(&[("password", Some("x"))]))), "id password");
-        assert_eq!((names(None, Some(object(&[]))).as_str(), names(None, None).as_str()), ("id password zones", ""));
+        assert_eq!(
+            names(Some(object(&[("id", None), ("password", None)])), None),
+            "id"
+        );
+        assert_eq!(
+            names(
+                Some(object(&[("id", None)])),
+                Some(object(&[("password", Some("x"))]))
+            ),
+            "id password"
+        );
+        assert_eq!(
+            (
+                names(None, Some(object(&[]))).as_str(),
+                names(None, None).as_str()
+            ),
+            ("id password zones", "")
+        );
     }
 
     #[test]
     fn long_values_are_left_out() {
         let large = |count: usize, length: usize| {
-            (0..count).map(|n| (format!("o{n}"), Output { value: "x".repeat(length).into(), sensitive: false })).collect()
+            (0..count)
+                .map(|n| {
+                    (
+                        format!("o{n}"),
+                        Output {
+                            value: "x".repeat(length).into(),
+                            sensitive: false,
+                        },
+                    )
+                })
+                .collect()
         };
         let (values, left) = shown(&large(40, 10));
         assert_eq!((values.len(), left), (32, 8));
-        assert_eq!((shown(&large(1, 257)).1, shown(&large(20, 256)).0.len()), (1, 15));
+        assert_eq!(
+            (shown(&large(1, 257)).1, shown(&large(20, 256)).0.len()),
+            (1, 15)
+        );
         let (data, left) = data(&large(3, 400_000), &object(&[]), false);
-        assert_eq!((data.len(), left), (2, vec!["o2, for which net has no room".to_owned()]));
+        assert_eq!(
+            (data.len(), left),
+            (2, vec!["o2, for which net has no room".to_owned()])
+        );
         let (_, left) = super::data(&large(1, 1), &object(&[("größe", None)]), false);
         assert_eq!(left.len(), 1);
     }

@@ -77,7 +77,11 @@ pub const fn exit_code(result: RunResult) -> u8 {
 
 /// The agent's exit code in a pod. A succeeded run exits 0, because any other code would show the pod as failed.
 pub fn pod_exit_code(result: RunResult) -> u8 {
-    if result.phase() == Phase::Succeeded { 0 } else { exit_code(result) }
+    if result.phase() == Phase::Succeeded {
+        0
+    } else {
+        exit_code(result)
+    }
 }
 
 #[cfg(test)]
@@ -87,7 +91,11 @@ mod tests {
     #[test]
     fn succeeded_run_exits_zero_in_a_pod() {
         for result in RunResult::ALL {
-            assert_eq!(pod_exit_code(result) == 0, result.phase() == Phase::Succeeded, "{result}");
+            assert_eq!(
+                pod_exit_code(result) == 0,
+                result.phase() == Phase::Succeeded,
+                "{result}"
+            );
         }
         assert_eq!(exit_code(RunResult::Drifted), 2);
     }

@@ -8,7 +8,10 @@ pub const REFUSED: &str = "the agent of this image is not of release";
 
 /// The version as `MAJOR.MINOR`.
 pub fn minor() -> &'static str {
-    VERSION.match_indices('.').nth(1).map_or(VERSION, |(end, _)| &VERSION[..end])
+    VERSION
+        .match_indices('.')
+        .nth(1)
+        .map_or(VERSION, |(end, _)| &VERSION[..end])
 }
 
 #[cfg(test)]
@@ -19,7 +22,12 @@ mod tests {
     fn chart_has_the_version_of_this_release() {
         let chart = include_str!("../../charts/pawl/Chart.yaml");
         for field in ["version", "appVersion"] {
-            assert!(chart.lines().any(|line| line == format!("{field}: {VERSION}")), "{field} is not {VERSION}");
+            assert!(
+                chart
+                    .lines()
+                    .any(|line| line == format!("{field}: {VERSION}")),
+                "{field} is not {VERSION}"
+            );
         }
     }
 
@@ -31,6 +39,10 @@ mod tests {
 
     #[test]
     fn minor_release_is_the_first_two_numbers() {
-        assert!(VERSION.starts_with(&format!("{}.", minor())) && minor().split('.').count() == 2, "{}", minor());
+        assert!(
+            VERSION.starts_with(&format!("{}.", minor())) && minor().split('.').count() == 2,
+            "{}",
+            minor()
+        );
     }
 }

@@ -19,13 +19,26 @@ impl StateId {
     /// the URL make no difference. A ConfigMap or Secret source gives the object's name. An inline source, or an
     /// artifact without a name, gives the run's name.
     pub fn of(name: &str, spec: &TerraformRunSpec) -> Self {
-        let stack = spec.stack.clone().unwrap_or_else(|| match spec.source.kind() {
-            Some(SourceKind::Git(git)) => git_stack(&git.url, &git.path),
-            Some(SourceKind::ConfigMap(object)) => stack_name(&format!("configMap\n{}", object.name), &object.name),
-            Some(SourceKind::Secret(object)) => stack_name(&format!("secret\n{}", object.name), &object.name),
-            Some(SourceKind::Inline(_) | SourceKind::Artifact(_) | SourceKind::Repository(_)) | None => name.to_owned(),
-        });
-        Self { stack, workspace: spec.workspace.clone() }
+        let stack = spec
+            .stack
+            .clone()
+            .unwrap_or_else(|| match spec.source.kind() {
+                Some(SourceKind::Git(git)) => git_stack(&git.url, &git.path),
+                Some(SourceKind::ConfigMap(object)) => {
+                    stack_name(&format!("configMap\n{}", object.name), &object.name)
+                }
+                Some(SourceKind::Secret(object)) => {
+                    stack_name(&format!("secret\n{}", object.name), &object.name)
+                }
+                Some(
+                    SourceKind::Inline(_) | SourceKind::Artifact(_) | SourceKind::Repository(_),
+                )
+                | None => name.to_owned(),
+            });
+        Self {
+            stack,
+            workspace: spec.workspace.clone(),
+        }
     }
 }
 
@@ -46,7 +59,10 @@ fn git_stack(url: &str, path: &str) -> String {
         Some(_) | None => (host, repository),
     };
     let repository = repository.trim_matches('/').trim_end_matches(".git");
-    let path: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let path: Vec<&str> = path
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect();
     let path = path.join("/");
     let whole = format!("{}\n{repository}\n{path}", host.to_ascii_lowercase());
     let last = if path.is_empty() { repository } else { &path };
@@ -55,16 +71,27 @@ fn git_stack(url: &str, path: &str) -> String {
 
 /// Builds a name from a readable word of `last` and a hash of `whole`.
 fn stack_name(whole: &str, last: &str) -> String {
-    let mut word: String =
-        last.to_ascii_lowercase().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
+    let mut word: String = last
+        .to_ascii_lowercase()
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .take(40)
+        .collect();
     word = word.trim_matches('-').to_owned();
     if word.is_empty() {
         "stack".clone_into(&mut word);
     }
     let digest = Sha256::digest(whole.as_bytes());
-    let hash = digest.iter().take(16).fold(0_u128, |hash, byte| (hash << 8) | u128::from(*byte));
+    let hash = digest
+        .iter()
+        .take(16)
+        .fold(0_u128, |hash, byte| (hash << 8) | u128::from(*byte));
     let hash = format!("{hash:032x}");
-    format!("{word}-{}{}", short_hash(&hash), short_hash(&format!("{hash} again")))
+    format!(
+        "{word}-{}{}",
+        short_hash(&hash),
+        short_hash(&format!("{hash} again"))
+    )
 }
 
 #[cfg(test)]
@@ -82,8 +109,14 @@ mod tests {
             assert_eq!(git_stack(url, "./live/net/"), one, "{url}");
         }
         assert!(one.starts_with("net-") && one.len() == 14, "{one}");
-        assert_ne!(git_stack("https://git.example.com/team/infra", "live/app"), one);
-        assert_ne!(git_stack("https://other.example.com/team/infra", "live/net"), one);
+        assert_ne!(
+            git_stack("https://git.example.com/team/infra", "live/app"),
+            one
+        );
+        assert_ne!(
+            git_stack("https://other.example.com/team/infra", "live/net"),
+            one
+        );
         assert!(git_stack("http://127.0.0.1:3000/infra", ".").starts_with("infra-"));
     }
 
@@ -97,11 +130,17 @@ mod tests {
         let config_map = of(serde_json::json!({"configMapRef": object}));
         let secret = of(serde_json::json!({"secretRef": object}));
         assert!(
-            config_map.starts_with("netapp-") && secret.starts_with("netapp-") && config_map != secret,
+            config_map.starts_with("netapp-")
+                && secret.starts_with("netapp-")
+                && config_map != secret,
             "{config_map} {secret}"
         );
         assert_eq!(of(serde_json::json!({"inline": {"files": {}}})), "run-1");
         let artifact = serde_json::json!({"url": "https://h/a", "digest": "sha256:x"});
-        assert_eq!(of(serde_json::json!({"artifact": artifact})), "run-1", "only a schema of before admits that");
+        assert_eq!(
+            of(serde_json::json!({"artifact": artifact})),
+            "run-1",
+            "only a schema of before admits that"
+        );
     }
 }

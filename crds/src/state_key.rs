@@ -21,7 +21,13 @@ pub fn managed(namespace: &str, id: &StateId) -> String {
 
 /// The key of a state outside the datastore, from the backend's type and configuration after `init` or in the spec. When the environment
 /// and not the configuration identifies the state, the run's own stack is used.
-pub fn foreign(kind: &str, config: &Value, workspace: &str, namespace: &str, id: &StateId) -> String {
+pub fn foreign(
+    kind: &str,
+    config: &Value,
+    workspace: &str,
+    namespace: &str,
+    id: &StateId,
+) -> String {
     let place = BackendType::of(kind).state(config);
     if place.is_empty() {
         return digest(&json!(["unnamed", kind, namespace, id.stack, workspace]));
@@ -30,12 +36,23 @@ pub fn foreign(kind: &str, config: &Value, workspace: &str, namespace: &str, id:
 }
 
 /// The expected key according to the spec alone. Before `init` it is unknown whether the code configures a backend.
-pub fn expected(namespace: &str, name: &str, spec: &TerraformRunSpec, has_datastore: bool) -> Option<String> {
+pub fn expected(
+    namespace: &str,
+    name: &str,
+    spec: &TerraformRunSpec,
+    has_datastore: bool,
+) -> Option<String> {
     let id = StateId::of(name, spec);
     match &spec.backend {
         Some(backend) => {
             let config = Value::Object(backend.config.clone());
-            Some(foreign(&backend.kind, &config, &spec.workspace, namespace, &id))
+            Some(foreign(
+                &backend.kind,
+                &config,
+                &spec.workspace,
+                namespace,
+                &id,
+            ))
         }
         None => has_datastore.then(|| managed(namespace, &id)),
     }
@@ -52,7 +69,12 @@ pub fn canonical(value: &Value) -> String {
             Value::Object(map) => {
                 let mut entries: Vec<_> = map.iter().collect();
                 entries.sort_by_key(|(key, _)| *key);
-                Value::Object(entries.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect())
+                Value::Object(
+                    entries
+                        .into_iter()
+                        .map(|(key, value)| (key.clone(), sorted(value)))
+                        .collect(),
+                )
             }
             Value::Array(list) => list.iter().map(sorted).collect(),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
@@ -66,7 +88,10 @@ mod tests {
     use super::*;
 
     fn id(stack: &str) -> StateId {
-        StateId { stack: stack.into(), workspace: "default".into() }
+        StateId {
+            stack: stack.into(),
+            workspace: "default".into(),
+        }
     }
 
     fn http(config: &Value) -> String {
@@ -77,14 +102,33 @@ mod tests {
     fn equal_states_have_equal_keys() {
         let plain = http(&json!({"address": "http://s/a"}));
         let left = json!({"address": "http://u:p@s/a?x=1", "lock_address": "http://s/l", "password": "p", "retry_max": 2, "username": null});
-        assert_eq!(http(&left), plain, "credentials and the way to the lock name no place");
         assert_eq!(
-            foreign("http", &json!({"address": "http://s/a"}), "default", "else", &id("other")),
+            http(&left),
+            plain,
+            "credentials and the way to the lock name no place"
+        );
+        assert_eq!(
+            foreign(
+                "http",
+                &json!({"address": "http://s/a"}),
+                "default",
+                "else",
+                &id("other")
+            ),
             plain,
             "across namespaces"
         );
         assert_ne!(http(&json!({"address": "http://s/b"})), plain);
-        assert_ne!(foreign("http", &json!({"address": "http://s/a"}), "prod", "team", &id("net")), plain);
+        assert_ne!(
+            foreign(
+                "http",
+                &json!({"address": "http://s/a"}),
+                "prod",
+                "team",
+                &id("net")
+            ),
+            plain
+        );
         assert_eq!((plain.len(), &plain[..7]), (71, "sha256:"));
     }
 
@@ -92,22 +136,43 @@ mod tests {
     fn unnamed_state_is_keyed_by_the_stack() {
         let none = http(&json!({"address": null, "password": "p"}));
         assert_eq!(none, http(&Value::Null));
-        assert_ne!(foreign("http", &Value::Null, "default", "team", &id("dns")), none);
-        let pg = |url: &str| foreign("pg", &json!({"conn_str": url}), "default", "team", &id("net"));
+        assert_ne!(
+            foreign("http", &Value::Null, "default", "team", &id("dns")),
+            none
+        );
+        let pg = |url: &str| {
+            foreign(
+                "pg",
+                &json!({"conn_str": url}),
+                "default",
+                "team",
+                &id("net"),
+            )
+        };
         assert_eq!(pg("postgres://u:p@h/a"), pg("postgres://h/a?sslmode=off"));
         assert_ne!(pg("postgres://h/a"), pg("postgres://h/b"));
-        assert_eq!(pg("host=h password=p"), pg("host=h password=q"), "a text with a password in it is left out");
+        assert_eq!(
+            pg("host=h password=p"),
+            pg("host=h password=q"),
+            "a text with a password in it is left out"
+        );
     }
 
     #[test]
     fn expected_key_equals_the_key_after_init() {
         let mut spec: TerraformRunSpec =
-            serde_json::from_value(json!({"source": {"inline": {"files": {"main.tf": ""}}}})).unwrap();
-        assert_eq!(expected("team", "net", &spec, true), Some(managed("team", &id("net"))));
+            serde_json::from_value(json!({"source": {"inline": {"files": {"main.tf": ""}}}}))
+                .unwrap();
+        assert_eq!(
+            expected("team", "net", &spec, true),
+            Some(managed("team", &id("net")))
+        );
         assert_eq!(expected("team", "net", &spec, false), None);
         assert_ne!(managed("team", &id("net")), managed("else", &id("net")));
-        spec.backend =
-            serde_json::from_value(json!({"type": "http", "config": {"address": "http://s/a", "username": "u"}})).unwrap();
+        spec.backend = serde_json::from_value(
+            json!({"type": "http", "config": {"address": "http://s/a", "username": "u"}}),
+        )
+        .unwrap();
         let found = json!({"address": "http://s/a", "username": "u", "update_method": null, "headers": null});
         assert_eq!(expected("team", "net", &spec, true), Some(http(&found)));
     }

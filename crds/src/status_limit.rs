@@ -15,13 +15,26 @@ pub fn fit(status: &mut TerraformRunStatus) {
         |s| shorten_journal(s, 10),
         |s| keep_last(&mut s.history, 16),
         |s| keep_last(&mut s.steps, 12),
-        |s| s.outputs.iter_mut().for_each(|outputs| outputs.values.clear()),
+        |s| {
+            s.outputs
+                .iter_mut()
+                .for_each(|outputs| outputs.values.clear())
+        },
         |s| shorten_changes(s, 8),
         |s| s.failure.iter_mut().for_each(|f| f.diagnostics.truncate(1)),
         |s| clip_details(s, 60),
         |s| shorten_journal(s, 3),
-        |s| s.history.iter_mut().for_each(|line| *line = clip(line, 100)),
-        |s| s.message.iter_mut().chain(&mut s.next_step).for_each(|text| *text = clip(text, 500)),
+        |s| {
+            s.history
+                .iter_mut()
+                .for_each(|line| *line = clip(line, 100))
+        },
+        |s| {
+            s.message
+                .iter_mut()
+                .chain(&mut s.next_step)
+                .for_each(|text| *text = clip(text, 500))
+        },
     ];
     for step in steps {
         if size(status) <= MAX_STATUS_BYTES {
@@ -52,7 +65,10 @@ fn clip_texts(status: &mut TerraformRunStatus) {
     keep_last(&mut status.steps, 32);
     shorten_changes(status, 50);
     shorten_journal(status, 20);
-    status.failure.iter_mut().for_each(|failure| failure.diagnostics.truncate(5));
+    status
+        .failure
+        .iter_mut()
+        .for_each(|failure| failure.diagnostics.truncate(5));
 }
 
 fn clip_details(status: &mut TerraformRunStatus, limit: usize) {
@@ -70,13 +86,20 @@ fn keep_last<T>(list: &mut Vec<T>, limit: usize) {
 
 /// Keeps at most `limit` changes. A last line counts the omitted ones, including those of an earlier shortening.
 fn shorten_changes(status: &mut TerraformRunStatus, limit: usize) {
-    status.plan.iter_mut().for_each(|plan| shorten(&mut plan.changes, limit));
+    status
+        .plan
+        .iter_mut()
+        .for_each(|plan| shorten(&mut plan.changes, limit));
 }
 
 /// Shortens each list of the journal likewise.
 fn shorten_journal(status: &mut TerraformRunStatus, limit: usize) {
     if let Some(journal) = &mut status.journal {
-        for list in [&mut journal.not_recorded, &mut journal.uncertain, &mut journal.still_recorded] {
+        for list in [
+            &mut journal.not_recorded,
+            &mut journal.uncertain,
+            &mut journal.still_recorded,
+        ] {
             shorten(list, limit);
         }
     }
@@ -93,7 +116,10 @@ fn shorten(list: &mut Vec<String>, limit: usize) {
 
 /// The number in a line `and 212 more`; 0 for any other line.
 fn more(line: &str) -> usize {
-    line.strip_prefix("and ").and_then(|rest| rest.strip_suffix(" more")).and_then(|n| n.parse().ok()).unwrap_or(0)
+    line.strip_prefix("and ")
+        .and_then(|rest| rest.strip_suffix(" more"))
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -104,13 +130,25 @@ mod tests {
     fn huge() -> TerraformRunStatus {
         let text = "é\"\n".repeat(5_000);
         let (summary, detail) = (text.clone(), Some(text.clone()));
-        let diagnostic = Diagnostic { summary, detail, file: Some(text.clone()), ..Diagnostic::default() };
+        let diagnostic = Diagnostic {
+            summary,
+            detail,
+            file: Some(text.clone()),
+            ..Diagnostic::default()
+        };
         TerraformRunStatus {
             message: Some(text.clone()),
             next_step: Some(text.clone()),
             history: vec![text.clone(); 200],
-            plan: Some(PlanStatus { changes: vec![text.clone(); 300], ..PlanStatus::default() }),
-            failure: Some(Failure { message: text, diagnostics: vec![diagnostic; 9], ..Reason::AgentFault.failure("") }),
+            plan: Some(PlanStatus {
+                changes: vec![text.clone(); 300],
+                ..PlanStatus::default()
+            }),
+            failure: Some(Failure {
+                message: text,
+                diagnostics: vec![diagnostic; 9],
+                ..Reason::AgentFault.failure("")
+            }),
             ..TerraformRunStatus::default()
         }
     }
@@ -128,11 +166,17 @@ mod tests {
     #[test]
     fn last_line_counts_the_omitted_lines() {
         let mut status = TerraformRunStatus {
-            plan: Some(PlanStatus { changes: vec!["+ a".into(); 262], ..PlanStatus::default() }),
+            plan: Some(PlanStatus {
+                changes: vec!["+ a".into(); 262],
+                ..PlanStatus::default()
+            }),
             ..TerraformRunStatus::default()
         };
         fit(&mut status);
-        assert_eq!(status.plan.as_ref().unwrap().changes.last().unwrap(), "and 212 more");
+        assert_eq!(
+            status.plan.as_ref().unwrap().changes.last().unwrap(),
+            "and 212 more"
+        );
         shorten_changes(&mut status, 25);
         assert_eq!(status.plan.unwrap().changes.last().unwrap(), "and 237 more");
     }

@@ -50,7 +50,10 @@ impl TerminationMessage {
                 failure.message = clip(&failure.message, limit);
             }
             message.message = clip(&message.message, limit);
-            message.unkept = message.unkept.map(|text| clip(&text, limit)).filter(|text| !text.is_empty());
+            message.unkept = message
+                .unkept
+                .map(|text| clip(&text, limit))
+                .filter(|text| !text.is_empty());
             let bytes = serde_json::to_vec(&message).unwrap_or_default();
             if bytes.len() <= MAX_BYTES {
                 return bytes;
@@ -71,7 +74,10 @@ mod tests {
     use crate::{Diagnostic, Reason};
 
     fn message(length: usize) -> TerminationMessage {
-        let diagnostics = vec![Diagnostic { summary: "x".repeat(length), ..Diagnostic::default() }];
+        let diagnostics = vec![Diagnostic {
+            summary: "x".repeat(length),
+            ..Diagnostic::default()
+        }];
         let message = "\"".repeat(length);
         TerminationMessage {
             run_uid: "u".into(),
@@ -80,7 +86,11 @@ mod tests {
             nonce: "n".into(),
             result: Some(RunResult::Failed),
             message: "é".repeat(length),
-            failure: Some(Failure { message, diagnostics, ..Reason::AgentFault.failure("") }),
+            failure: Some(Failure {
+                message,
+                diagnostics,
+                ..Reason::AgentFault.failure("")
+            }),
             unkept: Some("x".repeat(length)),
         }
     }

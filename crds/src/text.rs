@@ -2,8 +2,12 @@
 
 /// At most `limit` characters of a text on one line; an ellipsis marks the cut.
 pub fn clip(text: &str, limit: usize) -> String {
-    let mut line: String =
-        text.split(['\n', '\r', '\t']).map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+    let mut line: String = text
+        .split(['\n', '\r', '\t'])
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
     line.retain(|c| !c.is_control() && !reorders(c));
     if line.chars().count() <= limit {
         return line;
@@ -20,9 +24,13 @@ pub const fn reorders(c: char) -> bool {
 
 /// A URL without user, password and query; any other text unchanged.
 pub fn without_userinfo(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.to_owned();
+    };
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    let (host, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
+    let (host, path) = rest
+        .split_once('/')
+        .map_or((rest, None), |(host, path)| (host, Some(path)));
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     match path {
         Some(path) => format!("{scheme}://{host}/{path}"),

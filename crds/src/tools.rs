@@ -93,7 +93,13 @@ pub struct ToolCache {
 
 impl Default for ToolCache {
     fn default() -> Self {
-        Self { max_size_mib: 4096, claim_name: None, host_path: None, fs_group: None, providers: true }
+        Self {
+            max_size_mib: 4096,
+            claim_name: None,
+            host_path: None,
+            fs_group: None,
+            providers: true,
+        }
     }
 }
 
@@ -105,7 +111,8 @@ impl FromStr for ToolSettings {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        let settings: Self = serde_json::from_str(text).map_err(|error| format!("the settings of tools: {error}"))?;
+        let settings: Self = serde_json::from_str(text)
+            .map_err(|error| format!("the settings of tools: {error}"))?;
         settings.check().map(|()| settings)
     }
 }
@@ -114,7 +121,15 @@ impl ToolSettings {
     /// Rejects settings that are invalid by inspection alone.
     fn check(&self) -> Result<(), String> {
         let mut seen = Vec::new();
-        for ToolMirror { tool, url, secret_name, keys, fingerprints, .. } in &self.mirrors {
+        for ToolMirror {
+            tool,
+            url,
+            secret_name,
+            keys,
+            fingerprints,
+            ..
+        } in &self.mirrors
+        {
             let name = tool.as_str();
             let wrong = |what: &str| Err(format!("the mirror of {name} {what}"));
             if seen.contains(tool) {
@@ -122,9 +137,15 @@ impl ToolSettings {
             }
             seen.push(*tool);
             if *tool == ToolName::Unknown {
-                return Err("a mirror is of a tool that is none of OpenTofu, Terraform and Terragrunt".to_owned());
+                return Err(
+                    "a mirror is of a tool that is none of OpenTofu, Terraform and Terragrunt"
+                        .to_owned(),
+                );
             }
-            if !["https://", "http://", "file:///", "/"].iter().any(|begin| url.starts_with(begin)) {
+            if !["https://", "http://", "file:///", "/"]
+                .iter()
+                .any(|begin| url.starts_with(begin))
+            {
                 return wrong("has a url that is none: https://…, http://…, file:///… or /…");
             }
             if secret_name.as_ref().is_some_and(String::is_empty) {
@@ -136,7 +157,10 @@ impl ToolSettings {
         }
         let names = self.default.name.iter().chain(self.default.versions.keys());
         if names.into_iter().any(|name| *name == ToolName::Unknown) {
-            return Err("the default names a tool that is none of OpenTofu, Terraform and Terragrunt".to_owned());
+            return Err(
+                "the default names a tool that is none of OpenTofu, Terraform and Terragrunt"
+                    .to_owned(),
+            );
         }
         if self.cache.claim_name.is_some() && self.cache.host_path.is_some() {
             return Err("the cache is either a claim or a directory of the node".to_owned());
@@ -163,7 +187,13 @@ mod tests {
         let settings: ToolSettings = text.parse().unwrap();
         assert_eq!(settings.default.versions[&ToolName::Terraform], "~> 1.5");
         assert_eq!(settings.mirrors[0].verification, ToolVerification::Sums);
-        assert_eq!((settings.cache.claim_name.as_deref(), settings.cache.max_size_mib), (Some("tools"), 4096));
+        assert_eq!(
+            (
+                settings.cache.claim_name.as_deref(),
+                settings.cache.max_size_mib
+            ),
+            (Some("tools"), 4096)
+        );
         assert_eq!(settings.to_json().parse(), Ok(settings));
     }
 
@@ -174,12 +204,25 @@ mod tests {
             ("{".to_owned(), "the settings of tools"),
             (r#"{"ofline":true}"#.to_owned(), "ofline"),
             (mirror(r#""url":"m.example.org""#), "https://"),
-            (mirror(r#""url":"https://m","keys":"K""#), "fingerprints together"),
+            (
+                mirror(r#""url":"https://m","keys":"K""#),
+                "fingerprints together",
+            ),
             (mirror(r#""url":"https://m","secretName":"""#), "secretName"),
-            (r#"{"mirrors":[{"tool":"Pulumi","url":"/m"}]}"#.to_owned(), "none of OpenTofu"),
-            (r#"{"mirrors":[{"tool":"OpenTofu","url":"/m"},{"tool":"OpenTofu","url":"/n"}]}"#.to_owned(), "twice"),
+            (
+                r#"{"mirrors":[{"tool":"Pulumi","url":"/m"}]}"#.to_owned(),
+                "none of OpenTofu",
+            ),
+            (
+                r#"{"mirrors":[{"tool":"OpenTofu","url":"/m"},{"tool":"OpenTofu","url":"/n"}]}"#
+                    .to_owned(),
+                "twice",
+            ),
             (r#"{"default":{"name":"Pulumi"}}"#.to_owned(), "the default"),
-            (r#"{"cache":{"claimName":"a","hostPath":"/b"}}"#.to_owned(), "either"),
+            (
+                r#"{"cache":{"claimName":"a","hostPath":"/b"}}"#.to_owned(),
+                "either",
+            ),
         ] {
             let error = text.parse::<ToolSettings>().unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

@@ -22,7 +22,9 @@ use tokio::{
 use crate::{
     api::{Kind, Outcome, Writer, follow},
     machine::{Event, Permission, Stage, State, Stop, Task, Terms, Write, begin, next},
-    ports::{Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Verified, Work},
+    ports::{
+        Api, ApplyReport, Clock, InitReport, Notice, PlanReport, Seen, SetupReport, Verified, Work,
+    },
     settings::Settings,
     termination,
 };
@@ -193,7 +195,10 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         match self.state {
             State::Stopping { killed: false, .. }
             | State::HoldingBack { killed: false, .. }
-            | State::Interrupting { stage: Stage::Asked, .. } => {
+            | State::Interrupting {
+                stage: Stage::Asked,
+                ..
+            } => {
                 self.told_at = Some(Instant::now());
             }
             State::Claiming(_, Some(_)) => {
@@ -203,11 +208,13 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.view.awaiting(self.clock.now());
                 self.begin_expiry();
                 if let (true, Some(run)) = (self.view.is_stored(), &self.run) {
-                    self.hold_until.get_or_insert_with(|| Instant::now() + hold_for(run));
+                    self.hold_until
+                        .get_or_insert_with(|| Instant::now() + hold_for(run));
                 }
                 // An approval may have come before the plan's write was acknowledged.
                 if self.requests.approved {
-                    self.events.push_back(Event::Permission(Permission::Approved));
+                    self.events
+                        .push_back(Event::Permission(Permission::Approved));
                 }
             }
             State::Leasing => {
@@ -219,9 +226,13 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     self.events.push_back(Event::Permission(Permission::Queued));
                 }
             }
-            State::Verifying(_) if !matches!(before, State::Claiming(..)) => self.phase_since = Instant::now(),
+            State::Verifying(_) if !matches!(before, State::Claiming(..)) => {
+                self.phase_since = Instant::now()
+            }
             // Hooks before the apply count towards the apply's timeout.
-            State::Preparing | State::Applying if matches!(before, State::Claiming(..)) => self.begin_phase(),
+            State::Preparing | State::Applying if matches!(before, State::Claiming(..)) => {
+                self.begin_phase()
+            }
             State::Finishing(_) => self.phase_since = Instant::now(),
             // A new state has consequences only if it is listed above.
             _ => {}
@@ -235,7 +246,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     /// Sets the time at which the waiting plan expires, once.
     fn begin_expiry(&mut self) {
         let now = self.clock.now();
-        let left = std::time::Duration::try_from(self.view.expires(now).duration_since(now)).unwrap_or_default();
+        let left = std::time::Duration::try_from(self.view.expires(now).duration_since(now))
+            .unwrap_or_default();
         self.expires_at.get_or_insert_with(|| Instant::now() + left);
     }
 
@@ -265,8 +277,12 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.events.push_back(Event::Write(Write::Recorded));
                 return None;
             }
-            Done::Wrote(Outcome::Refused(_) | Outcome::OtherRelease(_) | Outcome::Fenced | Outcome::GivenUp)
-            | Done::Claimed(Outcome::OtherRelease(_) | Outcome::Fenced | Outcome::GivenUp) => Event::Stop(Stop::Fenced),
+            Done::Wrote(
+                Outcome::Refused(_) | Outcome::OtherRelease(_) | Outcome::Fenced | Outcome::GivenUp,
+            )
+            | Done::Claimed(Outcome::OtherRelease(_) | Outcome::Fenced | Outcome::GivenUp) => {
+                Event::Stop(Stop::Fenced)
+            }
             Done::Setup(Ok(report)) => {
                 self.view.setup_done(report, now);
                 Event::Task(Task::SetupDone)
@@ -276,11 +292,14 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 Event::Task(Task::InitDone)
             }
             Done::Plan(Ok(report)) => {
-                let (changes, harmless) = (report.has_changes, self.is_automatic_for(&report.counts));
+                let (changes, harmless) =
+                    (report.has_changes, self.is_automatic_for(&report.counts));
                 self.view.planned(report, now);
                 Event::Task(Task::PlanDone { changes, harmless })
             }
-            Done::Verified(Ok(found)) if found.checksum == self.view.checksum() => Event::Task(Task::ManifestMatched),
+            Done::Verified(Ok(found)) if found.checksum == self.view.checksum() => {
+                Event::Task(Task::ManifestMatched)
+            }
             Done::Verified(Ok(found)) => {
                 self.view.mismatch(&found.checksum, &found.differs);
                 Event::Task(Task::ManifestDiffers)
@@ -309,7 +328,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.view.failed(f);
                 Event::Task(Task::StepFailed { retried })
             }
-            Done::Claimed(Outcome::Landed(_)) => Event::Write(Write::ClaimGranted { hooks: self.work.has_hooks_before() }),
+            Done::Claimed(Outcome::Landed(_)) => Event::Write(Write::ClaimGranted {
+                hooks: self.work.has_hooks_before(),
+            }),
             Done::Claimed(Outcome::Refused(run)) => {
                 self.view.unclaim();
                 // The cause of the refusal comes first.
@@ -317,11 +338,16 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.events.push_back(Event::Write(Write::ClaimRefused));
                 return None;
             }
-            Done::Ended(Outcome::Landed(_) | Outcome::GivenUp | Outcome::Refused(_) | Outcome::OtherRelease(_)) => {
-                Event::Write(Write::Reported)
-            }
+            Done::Ended(
+                Outcome::Landed(_)
+                | Outcome::GivenUp
+                | Outcome::Refused(_)
+                | Outcome::OtherRelease(_),
+            ) => Event::Write(Write::Reported),
             Done::Ended(Outcome::Fenced) => {
-                tracing::error!("the end could not be delivered: the attempt is closed; it is in the termination message");
+                tracing::error!(
+                    "the end could not be delivered: the attempt is closed; it is in the termination message"
+                );
                 Event::Write(Write::Reported)
             }
             Done::Panicked => {
@@ -332,9 +358,10 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     State::Ending(_) | State::Reporting(_) => Event::Write(Write::Reported),
                     State::Adopting => Event::Write(Write::AdoptionRefused),
                     // A panic of the writer leaves open whether the API accepted the write.
-                    State::RecordingInit(_) | State::RecordingPlan(_) | State::RecordingResult(_) | State::Claiming(..) => {
-                        Event::Stop(Stop::Fenced)
-                    }
+                    State::RecordingInit(_)
+                    | State::RecordingPlan(_)
+                    | State::RecordingResult(_)
+                    | State::Claiming(..) => Event::Stop(Stop::Fenced),
                     _ => Event::Task(Task::StepFailed { retried: false }),
                 }
             }
@@ -345,17 +372,33 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 
     fn adopted(&mut self, run: Arc<TerraformRun>) -> Event {
         let status = run.status.clone().unwrap_or_default();
-        let approval = Approval { hold_for: Span(hold_for(&run)), ..run.spec.approval };
-        self.view.resume(status, approval, run.spec.source.fixed_by(), self.clock.now());
+        let approval = Approval {
+            hold_for: Span(hold_for(&run)),
+            ..run.spec.approval
+        };
+        self.view.resume(
+            status,
+            approval,
+            run.spec.source.fixed_by(),
+            self.clock.now(),
+        );
         let version = run.metadata.resource_version.clone().unwrap_or_default();
-        self.follower = Some(tokio::spawn(follow(self.api.clone(), self.settings.nonce.clone(), version, self.seen.0.clone())));
+        self.follower = Some(tokio::spawn(follow(
+            self.api.clone(),
+            self.settings.nonce.clone(),
+            version,
+            self.seen.0.clone(),
+        )));
         self.look(Some(&Seen::Run(run.clone())));
         self.run = Some(run);
         if self.settings.restores || self.view.restores() {
             self.view.restore();
             return Event::Write(Write::AdoptedPlan);
         }
-        Event::Write(Write::Adopted(Terms { plan_only: !self.operation().applies(), mode: self.mode() }))
+        Event::Write(Write::Adopted(Terms {
+            plan_only: !self.operation().applies(),
+            mode: self.mode(),
+        }))
     }
 
     /// Reads the run's levels and queues an event for each change.
@@ -365,19 +408,28 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             self.writer.saw(run);
         }
         let requests = match seen {
-            Some(Seen::Run(run)) => Requests::of(run, Some(&checksum), |run| self.writer.is_own(run)),
-            Some(Seen::Gone) => Requests { fenced: true, ..self.requests.clone() },
+            Some(Seen::Run(run)) => {
+                Requests::of(run, Some(&checksum), |run| self.writer.is_own(run))
+            }
+            Some(Seen::Gone) => Requests {
+                fenced: true,
+                ..self.requests.clone()
+            },
             Some(Seen::Lost) | None => return,
         };
         if let Some(Seen::Run(run)) = seen
-            && let Some(release) = run.status.as_ref().and_then(|status| status.lock_release.as_ref())
+            && let Some(release) = run
+                .status
+                .as_ref()
+                .and_then(|status| status.lock_release.as_ref())
             && self.released.as_ref() != Some(&release.id)
         {
             self.released = Some(release.id.clone());
             self.work.may_unlock(&release.id, &release.holder);
         }
         self.events.extend(requests.news(&self.requests));
-        let waits = requests.recorded && requests.queued != self.requests.queued || requests.recorded != self.requests.recorded;
+        let waits = requests.recorded && requests.queued != self.requests.queued
+            || requests.recorded != self.requests.recorded;
         let waits = waits || requests.stale != self.requests.stale;
         self.requests = requests;
         self.view.stale(self.requests.stale.as_deref());
@@ -394,7 +446,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Notice::Happened => {}
             Notice::Started(name) => self.view.step_started(name, self.clock.now()),
             Notice::Ended(name, code) => self.view.step_ended(name, self.clock.now(), code),
-            Notice::HookStarted(name, when) => self.view.hook_started(&name, when, self.clock.now()),
+            Notice::HookStarted(name, when) => {
+                self.view.hook_started(&name, when, self.clock.now())
+            }
             Notice::HookEnded(name, code) => self.view.hook_ended(&name, self.clock.now(), code),
             Notice::HookFailed(failed) => self.view.hook_failed(failed, self.clock.now()),
             Notice::Progress(progress) => {
@@ -424,10 +478,16 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     fn write_progress(&mut self) {
         self.progress_due = false;
         self.progress_written = Instant::now();
-        let (writer, wanted) = (self.writer.clone(), self.view.status(|text| self.work.redact(text)));
+        let (writer, wanted) = (
+            self.writer.clone(),
+            self.view.status(|text| self.work.redact(text)),
+        );
         let done = self.done.0.clone();
         tokio::spawn(async move {
-            let landed = matches!(writer.write(wanted, Kind::Progress).await, Outcome::Landed(_));
+            let landed = matches!(
+                writer.write(wanted, Kind::Progress).await,
+                Outcome::Landed(_)
+            );
             let _ = done.send((0, Done::Progress(landed)));
         });
     }

@@ -36,7 +36,11 @@ pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
 
 /// Whether a file name in the stack's directory is one that Pawl uses for variables.
 pub fn is_variables_file(name: &str) -> bool {
-    let is_read = || name.strip_suffix(".json").unwrap_or(name).ends_with(".auto.tfvars");
+    let is_read = || {
+        name.strip_suffix(".json")
+            .unwrap_or(name)
+            .ends_with(".auto.tfvars")
+    };
     name == VARIABLES_FILE || name.starts_with(VARIABLE_FILES) && is_read()
 }
 
@@ -83,7 +87,10 @@ impl Scratch {
 
     /// Reads from the beginning, at its own position.
     pub fn reader(&self) -> impl Read + '_ {
-        Reader { file: &self.0, at: 0 }
+        Reader {
+            file: &self.0,
+            at: 0,
+        }
     }
 
     /// Size in bytes.
@@ -156,11 +163,17 @@ pub fn digest(from: impl Read) -> io::Result<String> {
 pub fn left(path: &Path, most: u64) -> io::Result<File> {
     let is = |kind, what: &str| io::Error::new(kind, format!("{} {what}", path.display()));
     let opened = directory_of(path).and_then(|(dir, name)| {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        let flags = OFlag::O_RDONLY
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_NONBLOCK
+            | OFlag::O_NOCTTY
+            | OFlag::O_CLOEXEC;
         openat(dir, name, flags, Mode::empty())
     });
     let file = File::from(opened.map_err(|error| match error {
-        Errno::ELOOP | Errno::ENOTDIR => is(io::ErrorKind::InvalidData, "is a link, or one leads to it"),
+        Errno::ELOOP | Errno::ENOTDIR => {
+            is(io::ErrorKind::InvalidData, "is a link, or one leads to it")
+        }
         Errno::ENXIO => is(io::ErrorKind::InvalidData, "is no regular file"),
         error => is(io::Error::from(error).kind(), error.desc()),
     })?);
@@ -188,7 +201,8 @@ pub fn create(path: &Path) -> io::Result<File> {
         Err(error) if error != Errno::ENOENT => return Err(error.into()),
         Ok(()) | Err(_) => {}
     }
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags =
+        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     Ok(openat(dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
 }
 
@@ -206,15 +220,31 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 /// The file does not exist, or is no regular file.
 pub fn regular(path: &Path) -> io::Result<File> {
     let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "no regular file")) }
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "no regular file",
+        ))
+    }
 }
 
 /// Opens a path's directory step by step without following links. Returns it with the last name.
 fn directory_of(path: &Path) -> nix::Result<(OwnedFd, &OsStr)> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::EINVAL) };
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Errno::EINVAL);
+    };
     let way = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let mut at = open(if path.is_absolute() { "/" } else { "." }, way, Mode::empty())?;
+    let mut at = open(
+        if path.is_absolute() { "/" } else { "." },
+        way,
+        Mode::empty(),
+    )?;
     for part in parent.components() {
         match part {
             Component::RootDir | Component::CurDir => {}
@@ -266,7 +296,10 @@ mod tests {
         fs::hard_link(at("twice"), at("again")).unwrap();
         mkfifo(&at("pipe"), stat::Mode::S_IRWXU).unwrap();
         let _socket = UnixListener::bind(at("socket")).unwrap();
-        assert_eq!(io::read_to_string(left(&at("dir/plan"), 8).unwrap()).unwrap(), "dir/plan");
+        assert_eq!(
+            io::read_to_string(left(&at("dir/plan"), 8).unwrap()).unwrap(),
+            "dir/plan"
+        );
         for (name, why) in [
             ("link", "is a link"),
             ("dangling", "is a link"),
@@ -279,10 +312,21 @@ mod tests {
             ("dir/../token", "Invalid argument"),
         ] {
             let error = left(&at(name), 100).unwrap_err().to_string();
-            assert!(error.contains(why) && error.contains(name), "{name}: {error}");
+            assert!(
+                error.contains(why) && error.contains(name),
+                "{name}: {error}"
+            );
         }
-        assert!(left(&at("token"), 4).unwrap_err().to_string().contains("has 5 bytes, more than 4"));
-        assert_eq!(left(&at("none"), 100).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(
+            left(&at("token"), 4)
+                .unwrap_err()
+                .to_string()
+                .contains("has 5 bytes, more than 4")
+        );
+        assert_eq!(
+            left(&at("none"), 100).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
         for name in ["link", "pipe", "socket", "dir", "none"] {
             assert!(regular(&at(name)).is_err(), "{name}");
         }

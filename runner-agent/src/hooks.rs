@@ -46,30 +46,55 @@ impl Hook {
     pub fn of(spec: &crds::Hook, bytes: Vec<u8>) -> Result<Self, String> {
         let name = &spec.name;
         // The name becomes a file name.
-        if !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') || !(1..=24).contains(&name.len()) {
-            return Err(format!("hook {name:?}: a name has 1 to 24 small letters, digits and `-`"));
+        if !name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            || !(1..=24).contains(&name.len())
+        {
+            return Err(format!(
+                "hook {name:?}: a name has 1 to 24 small letters, digits and `-`"
+            ));
         }
         if bytes.len() > MAX_SCRIPT {
-            return Err(format!("hook {name} has more than {} KiB", MAX_SCRIPT >> 10));
+            return Err(format!(
+                "hook {name} has more than {} KiB",
+                MAX_SCRIPT >> 10
+            ));
         }
-        let script = String::from_utf8(bytes).map_err(|_| format!("hook {name} is not UTF-8 text"))?;
+        let script =
+            String::from_utf8(bytes).map_err(|_| format!("hook {name} is not UTF-8 text"))?;
         if script.trim().is_empty() {
             return Err(format!("hook {name} is empty"));
         }
-        let hook = Self { name: name.clone(), when: spec.when, continues: spec.on_failure == OnFailure::Continue, script };
+        let hook = Self {
+            name: name.clone(),
+            when: spec.when,
+            continues: spec.on_failure == OnFailure::Continue,
+            script,
+        };
         let (program, _) = hook.interpreter();
         if program.ends_with('\r') {
-            return Err(format!("hook {name} has a carriage return at the end of its #! line; its lines have to end as in Unix"));
+            return Err(format!(
+                "hook {name} has a carriage return at the end of its #! line; its lines have to end as in Unix"
+            ));
         }
         if !Path::new(program).is_absolute() {
-            return Err(format!("hook {name}: its #! line names {program:?}, which is no absolute path"));
+            return Err(format!(
+                "hook {name}: its #! line names {program:?}, which is no absolute path"
+            ));
         }
         Ok(hook)
     }
 
     /// The interpreter and its one argument before the script, parsed as the kernel parses a `#!` line.
     pub fn interpreter(&self) -> (&str, Option<&str>) {
-        let Some(line) = self.script.strip_prefix("#!").and_then(|rest| rest.split('\n').next()) else { return (SHELL, None) };
+        let Some(line) = self
+            .script
+            .strip_prefix("#!")
+            .and_then(|rest| rest.split('\n').next())
+        else {
+            return (SHELL, None);
+        };
         let line = line.trim_matches([' ', '\t']);
         match line.split_once([' ', '\t']) {
             Some((program, argument)) => (program, Some(argument.trim_matches([' ', '\t']))),
@@ -92,7 +117,12 @@ impl Hook {
 
 /// All texts that may be secret in a hook's values, even if they are invalid.
 pub fn secrets(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().flat_map(|line| line.split_once('=').map(|(_, value)| value).into_iter().chain([line]))
+    text.lines().flat_map(|line| {
+        line.split_once('=')
+            .map(|(_, value)| value)
+            .into_iter()
+            .chain([line])
+    })
 }
 
 /// Parses a hook's values: lines `KEY=value`; later ones win. `refused` returns the effect of a name that a hook may not set.
@@ -105,7 +135,11 @@ pub fn values(
     refused: impl Fn(&str) -> Option<&'static str>,
 ) -> Result<Vec<(String, String)>, String> {
     let mut values = Vec::new();
-    for (n, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+    for (n, line) in text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.is_empty())
+    {
         let is_name = |name: &str| {
             name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
                 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
@@ -118,7 +152,9 @@ pub fn values(
             return Err(format!("it hands over {name}, which {why}"));
         }
         if name.starts_with("TF_VAR_") && !when.is_before_plan() {
-            return Err(format!("it hands over {name}, but a variable of the stack counts only before the plan"));
+            return Err(format!(
+                "it hands over {name}, but a variable of the stack counts only before the plan"
+            ));
         }
         values.push((name.to_owned(), value.to_owned()));
     }
@@ -145,7 +181,11 @@ mod tests {
             ("#!/bin/bash\necho", "/bin/bash", None),
             ("#! /bin/bash  -e \necho", "/bin/bash", Some("-e")),
             ("#!/usr/bin/env python3", "/usr/bin/env", Some("python3")),
-            ("#!/usr/bin/awk\t-v a=b -f\n", "/usr/bin/awk", Some("-v a=b -f")),
+            (
+                "#!/usr/bin/awk\t-v a=b -f\n",
+                "/usr/bin/awk",
+                Some("-v a=b -f"),
+            ),
         ] {
             assert_eq!(hook(script).interpreter(), (program, argument), "{script}");
         }
@@ -158,7 +198,10 @@ mod tests {
         assert_eq!(of(&vec![b'#'; 5 << 20]), "hook check has more than 256 KiB");
         assert_eq!(of(b" \n"), "hook check is empty");
         assert!(of(b"#!/bin/sh\r\necho\r\n").contains("carriage return"));
-        assert_eq!(of(b"#!bin/run\n"), "hook check: its #! line names \"bin/run\", which is no absolute path");
+        assert_eq!(
+            of(b"#!bin/run\n"),
+            "hook check: its #! line names \"bin/run\", which is no absolute path"
+        );
         assert!(of(b"#!\necho").contains("no absolute path"));
         assert!(Hook::of(&spec(), vec![b'#'; MAX_SCRIPT]).is_ok());
     }
@@ -166,12 +209,24 @@ mod tests {
     #[test]
     fn manifest_entry_depends_on_name_moment_failure_and_script() {
         let first = hook("echo a");
-        assert_eq!(first.fact(), "BeforePlan check Fail sha256:ce6da0ed618aea14dd79690cf984f60e5c01e7d44cd7f3fa8c77a39f6818bb43");
+        assert_eq!(
+            first.fact(),
+            "BeforePlan check Fail sha256:ce6da0ed618aea14dd79690cf984f60e5c01e7d44cd7f3fa8c77a39f6818bb43"
+        );
         let others = [
             hook("echo b"),
-            Hook { name: "other".into(), ..first.clone() },
-            Hook { when: HookWhen::Always, ..first.clone() },
-            Hook { continues: true, ..first.clone() },
+            Hook {
+                name: "other".into(),
+                ..first.clone()
+            },
+            Hook {
+                when: HookWhen::Always,
+                ..first.clone()
+            },
+            Hook {
+                continues: true,
+                ..first.clone()
+            },
         ];
         assert!(others.iter().all(|other| other.fact() != first.fact()));
     }
@@ -188,18 +243,44 @@ mod tests {
 
     #[test]
     fn values_are_lines_and_errors_contain_no_secret() {
-        let of = |text: &str, when| values(text, when, |name| (name == "PATH").then_some("would steer"));
+        let of =
+            |text: &str, when| values(text, when, |name| (name == "PATH").then_some("would steer"));
         let found = of("A=b=c\n\n_D=\nA=e f\n", HookWhen::BeforeApply).unwrap();
-        let found: Vec<_> = found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let found: Vec<_> = found
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
         assert_eq!(found, [("A", "b=c"), ("_D", ""), ("A", "e f")]);
-        for text in ["hunter22", "A=b\nhunter22", "A-B=hunter22", "1A=hunter22", "=hunter22", "A=hunter22\0"] {
+        for text in [
+            "hunter22",
+            "A=b\nhunter22",
+            "A-B=hunter22",
+            "1A=hunter22",
+            "=hunter22",
+            "A=hunter22\0",
+        ] {
             let error = of(text, HookWhen::BeforePlan).unwrap_err();
-            assert!(error.contains("is not NAME=value") && !error.contains("hunter22"), "{error}");
+            assert!(
+                error.contains("is not NAME=value") && !error.contains("hunter22"),
+                "{error}"
+            );
         }
-        assert!(of("PATH=/evil", HookWhen::BeforePlan).unwrap_err() == "it hands over PATH, which would steer");
+        assert!(
+            of("PATH=/evil", HookWhen::BeforePlan).unwrap_err()
+                == "it hands over PATH, which would steer"
+        );
         assert!(of("TF_VAR_a=1", HookWhen::BeforePlan).is_ok());
-        for when in [HookWhen::AfterPlan, HookWhen::BeforeApply, HookWhen::BeforeDestroy, HookWhen::Always] {
-            assert!(of("TF_VAR_a=1", when).unwrap_err().contains("only before the plan"));
+        for when in [
+            HookWhen::AfterPlan,
+            HookWhen::BeforeApply,
+            HookWhen::BeforeDestroy,
+            HookWhen::Always,
+        ] {
+            assert!(
+                of("TF_VAR_a=1", when)
+                    .unwrap_err()
+                    .contains("only before the plan")
+            );
         }
     }
 }

@@ -49,5 +49,7 @@ pub mod tool_cli;
 
 /// Locks a mutex. Ignores poisoning: a thread that panics never leaves the value half written.
 pub(crate) fn guard<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }

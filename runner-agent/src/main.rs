@@ -73,13 +73,21 @@ fn main() {
     });
     let arguments = Line::try_parse_from(words).unwrap_or_else(|error| {
         let _ = error.print();
-        leave(if error.use_stderr() { pod_env::EXIT_USAGE } else { 0 });
+        leave(if error.use_stderr() {
+            pod_env::EXIT_USAGE
+        } else {
+            0
+        });
     });
     let code = match arguments.command {
         Command::Run => run(),
         Command::Local(arguments) => local(&arguments),
         Command::Tool(arguments) => tool(&arguments),
-        Command::Completion { shell } => printed(&manual::completion(Line::command(), shell, &mut std::io::stdout())),
+        Command::Completion { shell } => printed(&manual::completion(
+            Line::command(),
+            shell,
+            &mut std::io::stdout(),
+        )),
         Command::Man { page } => {
             let page = page.map(|Page::Local| "local");
             printed(&manual::page(Line::command(), page, &mut std::io::stdout()))
@@ -102,9 +110,15 @@ fn printed(result: &std::io::Result<()>) -> u8 {
 /// Runs `tool`, which may download.
 fn tool(arguments: &tool_cli::Arguments) -> u8 {
     if let Ok(filter) = EnvFilter::try_from_env(own_lines::FILTER) {
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
+        tracing_subscriber::fmt()
+            .with_writer(std::io::stderr)
+            .with_env_filter(filter)
+            .init();
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: no runtime: {error}");
@@ -120,11 +134,18 @@ fn tool(arguments: &tool_cli::Arguments) -> u8 {
 /// Runs `local`. The terminal is the person's, so the agent's log lines appear only on request.
 fn local(arguments: &Arguments) -> u8 {
     if let Ok(filter) = EnvFilter::try_from_env(own_lines::FILTER) {
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
+        tracing_subscriber::fmt()
+            .with_writer(std::io::stderr)
+            .with_env_filter(filter)
+            .init();
     }
     // Adopt orphans of the tool, as in a pod.
     let _ = nix::sys::prctl::set_child_subreaper(true);
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(8)
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: no runtime: {error}");
@@ -146,7 +167,9 @@ fn run() -> u8 {
     let settings = match Settings::from_env() {
         Ok(settings) => Arc::new(settings),
         Err(error) => {
-            eprintln!("error: {error}\nhint: `runner-agent run` is the entrypoint of a pod that Pawl makes");
+            eprintln!(
+                "error: {error}\nhint: `runner-agent run` is the entrypoint of a pod that Pawl makes"
+            );
             return pod_env::EXIT_USAGE;
         }
     };
@@ -161,7 +184,11 @@ fn run() -> u8 {
         let _ = nix::sys::prctl::set_child_subreaper(true);
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(8)
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(%error, "no runtime");
@@ -198,7 +225,12 @@ async fn work(settings: Arc<Settings>) -> u8 {
             return pod_env::EXIT_NO_RESULT;
         }
     };
-    let mut work = PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), log.clone());
+    let mut work = PhaseRunner::new(
+        settings.clone(),
+        Arc::new(Pod::new(settings.clone())),
+        children.clone(),
+        log.clone(),
+    );
     if let Some(remote) = remote {
         work = work.with_datastore(remote);
     }
@@ -226,10 +258,21 @@ async fn work(settings: Arc<Settings>) -> u8 {
 
 /// The log to standard output and, with a datastore, to its spool.
 fn log_and_datastore(settings: &Settings) -> anyhow::Result<(Log, Option<Remote>)> {
-    let Some(store) = &settings.store else { return Ok((Log::to(std::io::stdout()), None)) };
-    let client = client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce)?;
+    let Some(store) = &settings.store else {
+        return Ok((Log::to(std::io::stdout()), None));
+    };
+    let client = client(
+        store,
+        &settings.namespace,
+        &settings.run,
+        settings.attempt,
+        &settings.nonce,
+    )?;
     let spool = Spool::create(settings.kept.clone())?;
-    let log = Log::to(Both { out: std::io::stdout(), spool: SpoolWriter(spool.clone()) });
+    let log = Log::to(Both {
+        out: std::io::stdout(),
+        spool: SpoolWriter(spool.clone()),
+    });
     Ok((log, Some(Remote::start(client, spool))))
 }
 
@@ -240,7 +283,9 @@ fn stops() -> std::io::Result<mpsc::UnboundedReceiver<()>> {
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let mut signals = signal(kind)?;
         let sender = sender.clone();
-        tokio::spawn(async move { while signals.recv().await.is_some() && sender.send(()).is_ok() {} });
+        tokio::spawn(
+            async move { while signals.recv().await.is_some() && sender.send(()).is_ok() {} },
+        );
     }
     Ok(receiver)
 }
@@ -249,7 +294,10 @@ fn stops() -> std::io::Result<mpsc::UnboundedReceiver<()>> {
 fn install_panic_hook(settings: Arc<Settings>) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
+        let place = panic
+            .location()
+            .map(|at| format!("{}:{}", at.file(), at.line()))
+            .unwrap_or_default();
         let text = format!("the agent has a fault at {place}");
         let message = termination::message(&settings, None, &text, Some(termination::fault(&text)));
         termination::write(&settings.termination_log, &message);

@@ -13,7 +13,8 @@ pub fn completion(mut program: Command, shell: Shell, out: &mut impl Write) -> i
     if shell == Shell::Bash {
         // clap issue 6421: the generator treats a hyphen in the program's name as a separator of commands in some places only, so
         // that no command of such a program is completed.
-        let fixed = String::from_utf8_lossy(&text).replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__"));
+        let fixed = String::from_utf8_lossy(&text)
+            .replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__"));
         text = fixed.into_bytes();
     }
     out.write_all(&text)?;
@@ -32,7 +33,9 @@ pub fn page(mut program: Command, of: Option<&str>, out: &mut impl Write) -> io:
             found.ok_or_else(|| io::Error::other(format!("there is no command {name}")))?
         }
     };
-    let man = clap_mangen::Man::new(program.clone()).source(version).manual("Pawl");
+    let man = clap_mangen::Man::new(program.clone())
+        .source(version)
+        .manual("Pawl");
     man.render_title(out)?;
     man.render_name_section(out)?;
     let mut synopsis = Vec::new();
@@ -43,7 +46,10 @@ pub fn page(mut program: Command, of: Option<&str>, out: &mut impl Write) -> io:
     if program.has_subcommands() {
         man.render_subcommands_section(out)?;
     }
-    if let Some(more) = program.get_after_long_help().or_else(|| program.get_after_help()) {
+    if let Some(more) = program
+        .get_after_long_help()
+        .or_else(|| program.get_after_help())
+    {
         out.write_all(as_it_stands(&more.to_string()).as_bytes())?;
     }
     if program.get_version().is_some() {
@@ -56,10 +62,16 @@ pub fn page(mut program: Command, of: Option<&str>, out: &mut impl Write) -> io:
 fn with_values(program: &Command, synopsis: &str) -> String {
     let mut text = synopsis.to_owned();
     for option in program.get_opts() {
-        let (Some(long), Some(values)) = (option.get_long(), option.get_value_names()) else { continue };
+        let (Some(long), Some(values)) = (option.get_long(), option.get_value_names()) else {
+            continue;
+        };
         let bare = format!("\\fB\\-\\-{}\\fR]", escaped(long));
         let values: Vec<&str> = values.iter().map(clap::builder::Str::as_str).collect();
-        let whole = format!("{} \\fI{}\\fR]", bare.trim_end_matches(']'), escaped(&values.join(" ")));
+        let whole = format!(
+            "{} \\fI{}\\fR]",
+            bare.trim_end_matches(']'),
+            escaped(&values.join(" "))
+        );
         text = text.replace(&bare, &whole);
     }
     text
@@ -69,7 +81,9 @@ fn with_values(program: &Command, synopsis: &str) -> String {
 fn as_it_stands(text: &str) -> String {
     let mut page = String::new();
     for line in text.lines() {
-        let head = line.strip_suffix(':').filter(|head| !head.starts_with(' ') && !head.is_empty());
+        let head = line
+            .strip_suffix(':')
+            .filter(|head| !head.starts_with(' ') && !head.is_empty());
         if head.is_some() || page.is_empty() {
             page.push_str(if page.is_empty() { ".SH " } else { ".fi\n.SH " });
             page.push_str(&head.unwrap_or("Notes").to_uppercase());
@@ -77,12 +91,20 @@ fn as_it_stands(text: &str) -> String {
         }
         if head.is_none() {
             // A line with this beginning would be a `roff` command.
-            page.push_str(if line.starts_with(['.', '\'']) { "\\&" } else { "" });
+            page.push_str(if line.starts_with(['.', '\'']) {
+                "\\&"
+            } else {
+                ""
+            });
             page.push_str(&escaped(line));
             page.push('\n');
         }
     }
-    if page.is_empty() { page } else { format!("{page}.fi\n") }
+    if page.is_empty() {
+        page
+    } else {
+        format!("{page}.fi\n")
+    }
 }
 
 fn escaped(text: &str) -> String {

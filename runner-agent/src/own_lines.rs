@@ -20,7 +20,11 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_writer(writer).with_env_filter(filter).event_format(Prefixed).finish()
+    tracing_subscriber::fmt()
+        .with_writer(writer)
+        .with_env_filter(filter)
+        .event_format(Prefixed)
+        .finish()
 }
 
 /// Formats an event as one line, e.g. `pawl: warning: could not be removed path=/pawl/work/x`. Without a time, since the container
@@ -32,7 +36,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let mut text = String::new();
         context.format_fields(Writer::new(&mut text), event)?;
         let level = match *event.metadata().level() {
@@ -40,7 +49,11 @@ where
             Level::WARN => "warning: ",
             _ => "",
         };
-        writeln!(writer, "pawl: {level}{}", sanitize(&text, false).replace('\n', " "))
+        writeln!(
+            writer,
+            "pawl: {level}{}",
+            sanitize(&text, false).replace('\n', " ")
+        )
     }
 }
 
@@ -77,6 +90,9 @@ pub(crate) mod tests {
             tracing::info!("a write was not acknowledged");
         });
         let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
-        assert_eq!(text, "pawl: warning: could not be removed path=/x error=first second ^[[2J\npawl: error: the driver ended\n");
+        assert_eq!(
+            text,
+            "pawl: warning: could not be removed path=/x error=first second ^[[2J\npawl: error: the driver ended\n"
+        );
     }
 }

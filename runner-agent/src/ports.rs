@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use crds::{
-    Changes, Claim, FailedHook, Failure, HookWhen, OutputsStatus, Progress, RunResult, StateLock, TerraformRun,
-    clock::ServerClock, termination::TerminationMessage,
+    Changes, Claim, FailedHook, Failure, HookWhen, OutputsStatus, Progress, RunResult, StateLock,
+    TerraformRun, clock::ServerClock, termination::TerminationMessage,
 };
 use futures::Stream;
 use jiff::Timestamp;
@@ -29,7 +29,11 @@ impl ApiError {
     /// The wait that a busy server requested, in addition to the usual backoff. Zero for a claimed run, since its writes report changes of
     /// infrastructure.
     pub fn wait(&self, claimed: bool) -> Duration {
-        if claimed { Duration::ZERO } else { self.after.unwrap_or_default().min(Self::LONGEST_WAIT) }
+        if claimed {
+            Duration::ZERO
+        } else {
+            self.after.unwrap_or_default().min(Self::LONGEST_WAIT)
+        }
     }
 }
 
@@ -37,9 +41,15 @@ impl ApiError {
 pub trait Api: Send + Sync + 'static {
     fn get(&self) -> impl Future<Output = Result<TerraformRun, ApiError>> + Send;
     /// Sends a JSON Patch to the run's status.
-    fn patch(&self, operations: Vec<Value>) -> impl Future<Output = Result<TerraformRun, ApiError>> + Send;
+    fn patch(
+        &self,
+        operations: Vec<Value>,
+    ) -> impl Future<Output = Result<TerraformRun, ApiError>> + Send;
     /// Watches the run from a version on, until the stream ends or fails.
-    fn watch(&self, version: &str) -> impl Future<Output = Result<impl Stream<Item = Seen> + Send + 'static, ApiError>> + Send;
+    fn watch(
+        &self,
+        version: &str,
+    ) -> impl Future<Output = Result<impl Stream<Item = Seen> + Send + 'static, ApiError>> + Send;
 }
 
 #[derive(Clone, Debug)]
@@ -134,9 +144,17 @@ pub struct Verified {
 /// The work of an attempt: everything with source, tool and disk.
 pub trait Work: Send + Sync + 'static {
     /// Fetches the source, finds the tool, writes the inputs.
-    fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> impl Future<Output = Result<SetupReport, Failure>> + Send;
+    fn setup(
+        &self,
+        run: Arc<TerraformRun>,
+        notices: Notices,
+    ) -> impl Future<Output = Result<SetupReport, Failure>> + Send;
     /// Restores source and tool of an earlier process's plan, without planning.
-    fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> impl Future<Output = Result<SetupReport, Failure>> + Send;
+    fn restore(
+        &self,
+        run: Arc<TerraformRun>,
+        notices: Notices,
+    ) -> impl Future<Output = Result<SetupReport, Failure>> + Send;
     /// Runs `init`, selects the workspace, and refuses a state that would be lost with the pod.
     fn init(&self, notices: Notices) -> impl Future<Output = Result<InitReport, Failure>> + Send;
     /// Runs `plan`, reads the plan, and computes its checksum.
@@ -149,7 +167,11 @@ pub trait Work: Send + Sync + 'static {
     }
     /// Records the claim where it outlives the pod, and runs the hooks before the apply. They run only once: after a failure
     /// nothing is applied.
-    fn hooks_before(&self, _claim: Claim, _notices: Notices) -> impl Future<Output = Result<(), Failure>> + Send {
+    fn hooks_before(
+        &self,
+        _claim: Claim,
+        _notices: Notices,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
     /// Computes the checksum again after these hooks, when none of their processes runs any more.
@@ -157,7 +179,11 @@ pub trait Work: Send + Sync + 'static {
         self.verify()
     }
     /// Applies the plan file that this process has claimed.
-    fn apply(&self, claim: Claim, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
+    fn apply(
+        &self,
+        claim: Claim,
+        notices: Notices,
+    ) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
     /// Sends the one SIGINT to running tools. Starts no command any more.
     fn interrupt(&self);
     /// The controller has confirmed that an ended process of Pawl left this lock. Only such a lock may be released.
@@ -176,7 +202,12 @@ pub trait Work: Send + Sync + 'static {
     }
     /// Runs the hooks at the end of an attempt, even if commands were stopped before. `result` is the run's result, if any.
     /// Failures are reported as notices.
-    fn hooks_after(&self, _applied: bool, _result: Option<RunResult>, _notices: Notices) -> impl Future<Output = ()> + Send {
+    fn hooks_after(
+        &self,
+        _applied: bool,
+        _result: Option<RunResult>,
+        _notices: Notices,
+    ) -> impl Future<Output = ()> + Send {
         async {}
     }
     /// Publishes the outputs of a successful run if its spec requests it. Returns their status, or `None` if it does not.

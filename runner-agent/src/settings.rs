@@ -107,24 +107,41 @@ impl Settings {
     /// Reads the pod's environment and generates the nonce.
     pub fn from_env() -> Result<Self, SettingsError> {
         let text = |name: &'static str| {
-            std::env::var(name).ok().filter(|v| !v.is_empty()).ok_or(SettingsError { name, problem: "is not set" })
+            std::env::var(name)
+                .ok()
+                .filter(|v| !v.is_empty())
+                .ok_or(SettingsError {
+                    name,
+                    problem: "is not set",
+                })
         };
-        let dir = |name, default: &str| std::env::var_os(name).map_or_else(|| PathBuf::from(default), PathBuf::from);
+        let dir = |name, default: &str| {
+            std::env::var_os(name).map_or_else(|| PathBuf::from(default), PathBuf::from)
+        };
         let number = |name: &'static str, text: String| {
-            text.parse::<u32>().map_err(|_| SettingsError { name, problem: "is not a number" })
+            text.parse::<u32>().map_err(|_| SettingsError {
+                name,
+                problem: "is not a number",
+            })
         };
-        let grace = std::env::var(pod_env::ENV_GRACE).unwrap_or_else(|_| GRACE.as_secs().to_string());
+        let grace =
+            std::env::var(pod_env::ENV_GRACE).unwrap_or_else(|_| GRACE.as_secs().to_string());
         let said = std::env::var(pod_env::ENV_TOOL_SETTINGS).unwrap_or_default();
-        let tool_settings = said
-            .parse()
-            .map_err(|_| SettingsError { name: pod_env::ENV_TOOL_SETTINGS, problem: "is not what the controller writes" })?;
+        let tool_settings = said.parse().map_err(|_| SettingsError {
+            name: pod_env::ENV_TOOL_SETTINGS,
+            problem: "is not what the controller writes",
+        })?;
         // A controller of the previous version does not mount this volume.
         let kept = Some(PathBuf::from(pod_env::KEPT_DIR))
             .filter(|dir| dir.is_dir())
             .unwrap_or_else(|| PathBuf::from(pod_env::WORK_DIR).join("plan"));
-        let ca = std::env::var(pod_env::ENV_CA).ok().filter(|pem| !pem.is_empty());
-        let mut inherited: Vec<(OsString, OsString)> =
-            INHERITED.split(' ').filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
+        let ca = std::env::var(pod_env::ENV_CA)
+            .ok()
+            .filter(|pem| !pem.is_empty());
+        let mut inherited: Vec<(OsString, OsString)> = INHERITED
+            .split(' ')
+            .filter_map(|name| Some((name.into(), std::env::var_os(name)?)))
+            .collect();
         if ca.is_some() {
             source::authorities::trust(&mut inherited, &ca_file(&kept));
         }
@@ -136,20 +153,25 @@ impl Settings {
             pod_name: text(pod_env::ENV_POD_NAME)?,
             pod_uid: text(pod_env::ENV_POD_UID)?,
             // A controller of the previous version does not set it.
-            node_name: std::env::var(pod_env::ENV_NODE_NAME).ok().filter(|name| !name.is_empty()),
+            node_name: std::env::var(pod_env::ENV_NODE_NAME)
+                .ok()
+                .filter(|name| !name.is_empty()),
             grace: Duration::from_secs(number(pod_env::ENV_GRACE, grace)?.into()),
             tools: vec![dir(pod_env::ENV_TOOLS, pod_env::TOOLS_DIR)],
             tool_settings: Some(tool_settings),
             cache: std::env::var_os(pod_env::ENV_TOOLS_CACHE).map(PathBuf::from),
             mirrors: pod_env::MIRRORS_DIR.into(),
             providers: dir(pod_env::ENV_PROVIDERS, pod_env::PROVIDERS_DIR),
-            provider_cache: std::env::var_os(pod_env::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
+            provider_cache: std::env::var_os(pod_env::ENV_PROVIDERS_CACHE)
+                .filter(|dir| !dir.is_empty())
+                .map(PathBuf::from),
             kept,
             scratch: ["/tmp", "/dev/shm"].map(PathBuf::from).into(),
             secrets: pod_env::SECRETS_DIR.into(),
             config_maps: pod_env::CONFIG_MAPS_DIR.into(),
             identity: pod_env::IDENTITY_DIR.into(),
-            require_confinement: std::env::var_os(pod_env::ENV_REQUIRE_CONFINEMENT).is_some_and(|value| value == "true"),
+            require_confinement: std::env::var_os(pod_env::ENV_REQUIRE_CONFINEMENT)
+                .is_some_and(|value| value == "true"),
             termination_log: pod_env::TERMINATION_LOG.into(),
             ca,
             inherited,
@@ -200,9 +222,16 @@ impl Settings {
         match &self.command {
             None => {
                 let (namespace, run) = (self.namespace.clone(), self.run.clone());
-                Commands::Cluster { namespace, run, stored: self.store.is_some() }
+                Commands::Cluster {
+                    namespace,
+                    run,
+                    stored: self.store.is_some(),
+                }
             }
-            Some(command) => Commands::Folder { command: command.clone(), record: self.work.clone() },
+            Some(command) => Commands::Folder {
+                command: command.clone(),
+                record: self.work.clone(),
+            },
         }
     }
 
@@ -246,9 +275,18 @@ fn ca_file(kept: &Path) -> PathBuf {
 
 fn store() -> Result<Option<Store>, SettingsError> {
     let text = |name: &'static str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let Some(url) = text(datastore::ENV_URL) else { return Ok(None) };
-    let ca = text(datastore::ENV_CA).ok_or(SettingsError { name: datastore::ENV_CA, problem: "is not set" })?;
-    Ok(Some(Store { url, ca, token: PathBuf::from(datastore::TOKEN_DIR).join("token") }))
+    let Some(url) = text(datastore::ENV_URL) else {
+        return Ok(None);
+    };
+    let ca = text(datastore::ENV_CA).ok_or(SettingsError {
+        name: datastore::ENV_CA,
+        problem: "is not set",
+    })?;
+    Ok(Some(Store {
+        url,
+        ca,
+        token: PathBuf::from(datastore::TOKEN_DIR).join("token"),
+    }))
 }
 
 /// 32 random hexadecimal digits.

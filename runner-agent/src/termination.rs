@@ -12,7 +12,12 @@ use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::settings::Settings;
 
-pub fn message(settings: &Settings, result: Option<RunResult>, text: &str, failure: Option<Failure>) -> TerminationMessage {
+pub fn message(
+    settings: &Settings,
+    result: Option<RunResult>,
+    text: &str,
+    failure: Option<Failure>,
+) -> TerminationMessage {
     TerminationMessage {
         run_uid: settings.run_uid.clone(),
         attempt: settings.attempt,
@@ -27,7 +32,9 @@ pub fn message(settings: &Settings, result: Option<RunResult>, text: &str, failu
 
 /// Reserves disk space for the message, so that it can be written to a full disk. Best effort.
 pub fn reserve(path: &Path) {
-    let Ok(file) = OpenOptions::new().write(true).open(path) else { return };
+    let Ok(file) = OpenOptions::new().write(true).open(path) else {
+        return;
+    };
     let most = i64::try_from(crds::termination::MAX_BYTES).unwrap_or(i64::MAX);
     let _ = fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, most);
 }
@@ -35,21 +42,38 @@ pub fn reserve(path: &Path) {
 /// Writes the message. Ignores a missing file, as outside a pod.
 pub fn write(path: &Path, message: &TerminationMessage) {
     let bytes = message.to_bytes();
-    let Ok(mut file) = OpenOptions::new().write(true).open(path) else { return };
-    let _ = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&bytes)).and_then(|()| file.set_len(bytes.len() as u64));
+    let Ok(mut file) = OpenOptions::new().write(true).open(path) else {
+        return;
+    };
+    let _ = file
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| file.write_all(&bytes))
+        .and_then(|()| file.set_len(bytes.len() as u64));
 }
 
 /// Adds the parts of log and journal that are missing in the datastore, which are known only at the very end.
 pub fn say_unkept(path: &Path, text: &str) {
-    let stands = std::fs::read_to_string(path).ok().and_then(|stands| TerminationMessage::parse(&stands));
+    let stands = std::fs::read_to_string(path)
+        .ok()
+        .and_then(|stands| TerminationMessage::parse(&stands));
     if let Some(message) = stands {
-        write(path, &TerminationMessage { unkept: Some(text.to_owned()), ..message });
+        write(
+            path,
+            &TerminationMessage {
+                unkept: Some(text.to_owned()),
+                ..message
+            },
+        );
     }
 }
 
 /// The failure of an agent with a fault.
 pub fn fault(text: &str) -> Failure {
-    Failure { message: text.to_owned(), changes: Changed::Unknown, ..Reason::AgentFault.failure("") }
+    Failure {
+        message: text.to_owned(),
+        changes: Changed::Unknown,
+        ..Reason::AgentFault.failure("")
+    }
 }
 
 #[cfg(test)]
@@ -78,8 +102,14 @@ mod tests {
         let text = std::fs::read_to_string(file.path()).unwrap();
         assert_eq!(
             TerminationMessage::parse(&text),
-            Some(TerminationMessage { unkept: Some("the end of the log".into()), ..message })
+            Some(TerminationMessage {
+                unkept: Some("the end of the log".into()),
+                ..message
+            })
         );
-        write(Path::new("/does/not/exist"), &TerminationMessage::parse(&text).unwrap());
+        write(
+            Path::new("/does/not/exist"),
+            &TerminationMessage::parse(&text).unwrap(),
+        );
     }
 }

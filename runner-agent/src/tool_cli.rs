@@ -160,10 +160,17 @@ pub async fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<u8> 
 /// The sources of tools on this machine, for a stack in `dir`.
 fn sources(dir: &Path, offline: bool) -> ToolResult<ToolSources> {
     let said = std::env::var(pod_env::ENV_TOOL_SETTINGS).unwrap_or_default();
-    let mut settings: ToolSettings = said.parse().map_err(|error: String| Error::configuration(error))?;
+    let mut settings: ToolSettings = said
+        .parse()
+        .map_err(|error: String| Error::configuration(error))?;
     settings.offline |= offline;
     let dirs = std::env::var_os(pod_env::ENV_TOOLS).map(PathBuf::from);
-    let mut sources = ToolSources::new(&settings, dirs.into_iter().collect(), &cache()?, Path::new(pod_env::MIRRORS_DIR))?;
+    let mut sources = ToolSources::new(
+        &settings,
+        dirs.into_iter().collect(),
+        &cache()?,
+        Path::new(pod_env::MIRRORS_DIR),
+    )?;
     sources.others = path::tools(None, dir);
     Ok(sources)
 }
@@ -171,18 +178,32 @@ fn sources(dir: &Path, offline: bool) -> ToolResult<ToolSources> {
 /// The tool cache of this machine.
 fn cache() -> ToolResult<PathBuf> {
     let said = std::env::var_os(pod_env::ENV_TOOLS_CACHE).map(PathBuf::from);
-    said.or_else(path::cache)
-        .ok_or_else(|| Error::configuration(format!("there is no place for a cache: set {} or HOME", pod_env::ENV_TOOLS_CACHE)))
+    said.or_else(path::cache).ok_or_else(|| {
+        Error::configuration(format!(
+            "there is no place for a cache: set {} or HOME",
+            pod_env::ENV_TOOLS_CACHE
+        ))
+    })
 }
 
 async fn find(which: &Which, gets: bool) -> ToolResult<Resolved> {
     let dir = which.dir.canonicalize().ok().filter(|dir| dir.is_dir());
-    let dir = dir.ok_or_else(|| Error::configuration(format!("there is no directory {}", which.dir.display())))?;
-    let (name, version) = which.tool.clone().map_or((None, None), |(name, version)| (Some(name), version));
+    let dir = dir.ok_or_else(|| {
+        Error::configuration(format!("there is no directory {}", which.dir.display()))
+    })?;
+    let (name, version) = which
+        .tool
+        .clone()
+        .map_or((None, None), |(name, version)| (Some(name), version));
     let tool = crds::Tool { name, version };
     let sources = sources(&dir, which.offline)?;
     let top = target::top_of(&dir);
-    let search = Search { tool: &tool, origin: "--tool", stack: &dir, root: &top };
+    let search = Search {
+        tool: &tool,
+        origin: "--tool",
+        stack: &dir,
+        root: &top,
+    };
     let say = |told| {
         if let Told::Line(line) = told {
             eprintln!("{line}");
@@ -197,7 +218,12 @@ async fn resolve(asked: &Resolve, out: &mut impl Write) -> Result<(), Trouble> {
         writeln!(out, "{:#}", in_json(&resolved))?;
         return Ok(());
     }
-    writeln!(out, "{}, {}", resolved.found.title(), resolved.found.reason())?;
+    writeln!(
+        out,
+        "{}, {}",
+        resolved.found.title(),
+        resolved.found.reason()
+    )?;
     for note in &resolved.decision.notes {
         eprintln!("note: {note}");
     }
@@ -215,9 +241,19 @@ async fn install(asked: &Install, out: &mut impl Write) -> Result<(), Trouble> {
 
 fn list(out: &mut impl Write) -> Result<(), Trouble> {
     let sources = sources(Path::new("."), true)?;
-    let mut all: Vec<_> =
-        ToolName::KNOWN.into_iter().flat_map(|name| sources.local(name)).map(|one| (one.name, one.version, one.binary)).collect();
-    all.extend(sources.installer.store.list()?.into_iter().map(|one| (name_of(one.tool), one.version, one.binary)));
+    let mut all: Vec<_> = ToolName::KNOWN
+        .into_iter()
+        .flat_map(|name| sources.local(name))
+        .map(|one| (one.name, one.version, one.binary))
+        .collect();
+    all.extend(
+        sources
+            .installer
+            .store
+            .list()?
+            .into_iter()
+            .map(|one| (name_of(one.tool), one.version, one.binary)),
+    );
     all.sort_by(|a, b| (a.0.as_str(), &b.1).cmp(&(b.0.as_str(), &a.1)));
     for (name, version, binary) in &all {
         writeln!(out, "{} {version}  {}", name.as_str(), binary.display())?;
@@ -232,7 +268,13 @@ fn prune(asked: &Prune, out: &mut impl Write) -> Result<(), Trouble> {
     let store = sources(Path::new("."), true)?.installer.store;
     let gone = store.prune(asked.max_size.saturating_mul(1 << 20), SystemTime::now())?;
     for one in &gone {
-        writeln!(out, "{} {}  {} MiB removed", one.tool, one.version, one.size >> 20)?;
+        writeln!(
+            out,
+            "{} {}  {} MiB removed",
+            one.tool,
+            one.version,
+            one.size >> 20
+        )?;
     }
     if gone.is_empty() {
         writeln!(out, "nothing to remove")?;
@@ -243,14 +285,21 @@ fn prune(asked: &Prune, out: &mut impl Write) -> Result<(), Trouble> {
 fn digests(asked: &Digests, out: &mut impl Write) -> Result<(), Trouble> {
     let sources = ToolSources::of_dirs(vec![asked.dir.clone()], &cache()?);
     let mut none = true;
-    for one in ToolName::KNOWN.into_iter().flat_map(|name| sources.local(name)) {
-        let place = image::state(&one.binary).map_err(|error| Error::storage(one.binary.display().to_string(), &error))?;
+    for one in ToolName::KNOWN
+        .into_iter()
+        .flat_map(|name| sources.local(name))
+    {
+        let place = image::state(&one.binary)
+            .map_err(|error| Error::storage(one.binary.display().to_string(), &error))?;
         writeln!(out, "{}", place.display())?;
         none = false;
     }
     if none {
         let dir = asked.dir.display();
-        return Err(Error::configuration(format!("there is no tool below {dir}; they lie as opentofu/1.10.6/tofu")).into());
+        return Err(Error::configuration(format!(
+            "there is no tool below {dir}; they lie as opentofu/1.10.6/tofu"
+        ))
+        .into());
     }
     Ok(())
 }

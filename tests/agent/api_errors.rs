@@ -11,12 +11,27 @@ use serde_json::json;
 
 #[tokio::test]
 async fn failed_api_calls_change_no_decision() {
-    for fault in
-        [Fault::LandedLost, Fault::Lost, Fault::Refused(422), Fault::Refused(403), Fault::Refused(409), Fault::Refused(500)]
-    {
+    for fault in [
+        Fault::LandedLost,
+        Fault::Lost,
+        Fault::Refused(422),
+        Fault::Refused(403),
+        Fault::Refused(409),
+        Fault::Refused(500),
+    ] {
         for mode in ["Manual", "Automatic"] {
             let mut a = start_with(&json!({"approval": {"mode": mode}}), &[], |_, api| {
-                api.fail(&[Some(fault), None, Some(fault), Some(fault), None, Some(fault), None, Some(fault), Some(fault)]);
+                api.fail(&[
+                    Some(fault),
+                    None,
+                    Some(fault),
+                    Some(fault),
+                    None,
+                    Some(fault),
+                    None,
+                    Some(fault),
+                    Some(fault),
+                ]);
             });
             if mode == "Manual" {
                 a.waits().await;
@@ -24,8 +39,16 @@ async fn failed_api_calls_change_no_decision() {
                 a.api.approve();
             }
             assert_eq!(a.end().await, 0, "{fault:?} {mode}");
-            assert_eq!(a.api.status().result, Some(RunResult::Applied), "{fault:?} {mode}");
-            assert_eq!(a.ledger(), ["init", "plan", "show", "show", "apply"], "{fault:?} {mode}");
+            assert_eq!(
+                a.api.status().result,
+                Some(RunResult::Applied),
+                "{fault:?} {mode}"
+            );
+            assert_eq!(
+                a.ledger(),
+                ["init", "plan", "show", "show", "apply"],
+                "{fault:?} {mode}"
+            );
             assert_eq!(a.api.writes(), 6, "each landed once: {fault:?} {mode}");
         }
     }
@@ -37,11 +60,15 @@ async fn retry_after_is_obeyed_until_the_claim() {
     let mut a = start_with(&manual(), &[], |_, api| api.fail(&[Some(Fault::Busy(1))]));
     a.waits().await;
     assert!(begun.elapsed() >= Duration::from_secs(1));
-    a.api.fail(&[None, Some(Fault::Busy(3600)), None, Some(Fault::Busy(3600))]);
+    a.api
+        .fail(&[None, Some(Fault::Busy(3600)), None, Some(Fault::Busy(3600))]);
     let approved = std::time::Instant::now();
     a.api.approve();
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
-    assert!(approved.elapsed() < runner_agent::ports::ApiError::LONGEST_WAIT, "what is claimed does not wait");
+    assert!(
+        approved.elapsed() < runner_agent::ports::ApiError::LONGEST_WAIT,
+        "what is claimed does not wait"
+    );
 }
 
 #[tokio::test]
@@ -65,14 +92,19 @@ async fn apply_ends_while_the_api_is_down() {
 #[tokio::test]
 async fn undelivered_result_is_in_the_termination_message() {
     let apply = "trap '' INT; echo ready >> $LEDGER; sleep 0.3";
-    let mut a = start_with(&json!({}), &[("APPLY", apply)], |s, _| s.grace = Duration::from_secs(3));
+    let mut a = start_with(&json!({}), &[("APPLY", apply)], |s, _| {
+        s.grace = Duration::from_secs(3)
+    });
     a.until_ran("ready").await;
     a.api.set_away(true);
     tokio::time::sleep(Duration::from_millis(600)).await;
     a.stop.send(()).unwrap();
     assert_eq!(a.end().await, 0);
     let message = a.message().unwrap();
-    assert_eq!((message.result, message.nonce.as_str()), (Some(RunResult::Applied), a.settings.nonce.as_str()));
+    assert_eq!(
+        (message.result, message.nonce.as_str()),
+        (Some(RunResult::Applied), a.settings.nonce.as_str())
+    );
     assert_eq!(a.api.status().phase, Some(Phase::Apply));
 }
 
@@ -82,14 +114,20 @@ async fn fenced_agent_stops_without_a_write() {
     let mut a = start(&json!({}), &[("PLAN", hang)]);
     a.until_ran("ready").await;
     let writes = a.api.writes();
-    a.api.change(|o| o["status"]["attempt"]["open"] = json!(false));
+    a.api
+        .change(|o| o["status"]["attempt"]["open"] = json!(false));
     assert_eq!(a.end().await, 1);
-    assert_eq!((a.ran("sigint"), a.ran("apply"), a.api.writes()), (1, 0, writes));
+    assert_eq!(
+        (a.ran("sigint"), a.ran("apply"), a.api.writes()),
+        (1, 0, writes)
+    );
     // During the hold the attempt is given to another pod.
     let mut a = start(&manual(), &[]);
     a.waits().await;
     let writes = a.api.writes();
-    a.api.change(|o| o["status"]["attempt"] = json!({"number": 2, "podName": "vpc-xxxxx-a2", "open": true}));
+    a.api.change(|o| {
+        o["status"]["attempt"] = json!({"number": 2, "podName": "vpc-xxxxx-a2", "open": true})
+    });
     assert_eq!(a.end().await, 1);
     assert_eq!(a.api.writes(), writes);
 }
@@ -98,15 +136,25 @@ async fn fenced_agent_stops_without_a_write() {
 async fn attempt_of_another_process_is_not_adopted() {
     type Change = fn(&mut serde_json::Value);
     let changes: [(&str, Change); 6] = [
-        ("adopted", |o| o["status"]["adopted"] = json!({"attempt": 1, "podUID": "pod-1", "nonce": "f".repeat(32)})),
+        (
+            "adopted",
+            |o| {
+                o["status"]["adopted"] =
+                    json!({"attempt": 1, "podUID": "pod-1", "nonce": "f".repeat(32)})
+            },
+        ),
         ("closed", |o| o["status"]["attempt"]["open"] = json!(false)),
-        ("of another pod", |o| o["status"]["attempt"]["podName"] = json!("other")),
+        ("of another pod", |o| {
+            o["status"]["attempt"]["podName"] = json!("other")
+        }),
         ("of another run", |o| o["metadata"]["uid"] = json!("other")),
         ("ended", |o| {
             o["status"]["phase"] = json!("Failed");
             o["status"]["result"] = json!("Failed");
         }),
-        ("cancelled", |o| o["metadata"]["annotations"][names::CANCEL] = json!("")),
+        ("cancelled", |o| {
+            o["metadata"]["annotations"][names::CANCEL] = json!("")
+        }),
     ];
     for (name, change) in changes {
         let mut a = start_with(&json!({}), &[], |_, api| api.change(change));

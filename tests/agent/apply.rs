@@ -8,7 +8,9 @@ use serde_json::json;
 
 #[tokio::test]
 async fn repeated_stops_send_one_interrupt() {
-    let apply = format!("trap 'echo sigint >> $LEDGER' INT; echo ready >> $LEDGER; {GATE}; echo ended >> $LEDGER; exit 1");
+    let apply = format!(
+        "trap 'echo sigint >> $LEDGER' INT; echo ready >> $LEDGER; {GATE}; echo ended >> $LEDGER; exit 1"
+    );
     let mut a = start(&json!({}), &[("APPLY", &apply)]);
     a.until_ran("ready").await;
     a.stop.send(()).unwrap();
@@ -18,12 +20,31 @@ async fn repeated_stops_send_one_interrupt() {
     a.stop.send(()).unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     a.open();
-    let failure = a.fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED).await;
-    assert_eq!((a.ran("sigint"), a.ran("ended")), (1, 1), "{:?}", a.ledger());
+    let failure = a
+        .fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED)
+        .await;
+    assert_eq!(
+        (a.ran("sigint"), a.ran("ended")),
+        (1, 1),
+        "{:?}",
+        a.ledger()
+    );
     let status = a.api.status();
-    assert_eq!(failure.changes, Changed::Unknown, "it had begun one resource and said nothing of its end");
-    assert_eq!((status.phase, status.result), (Some(Phase::Failed), Some(RunResult::Failed)));
-    assert!(status.message.unwrap().contains("it is not known what was changed"));
+    assert_eq!(
+        failure.changes,
+        Changed::Unknown,
+        "it had begun one resource and said nothing of its end"
+    );
+    assert_eq!(
+        (status.phase, status.result),
+        (Some(Phase::Failed), Some(RunResult::Failed))
+    );
+    assert!(
+        status
+            .message
+            .unwrap()
+            .contains("it is not known what was changed")
+    );
 }
 
 #[tokio::test]
@@ -46,23 +67,56 @@ fi"#;
 #[tokio::test]
 async fn apply_waits_for_a_lock_and_keeps_its_plan() {
     let mut a = start(&json!({}), &[("BEFORE_APPLY", LOCKED)]);
-    a.api.until("a lock that is named", |s| s.state_lock.as_ref().is_some_and(|lock| lock.who == "carol@laptop")).await;
+    a.api
+        .until("a lock that is named", |s| {
+            s.state_lock
+                .as_ref()
+                .is_some_and(|lock| lock.who == "carol@laptop")
+        })
+        .await;
     let waits = a.api.status();
     assert_eq!(waits.phase, Some(Phase::Apply));
-    assert!(waits.message.unwrap().starts_with("apply waits for the state, which is locked by carol@laptop"));
+    assert!(
+        waits
+            .message
+            .unwrap()
+            .starts_with("apply waits for the state, which is locked by carol@laptop")
+    );
     a.open();
     let status = a.ends(0).await;
-    assert_eq!((status.result, status.state_lock, a.ran("plan")), (Some(RunResult::Applied), None, 1));
-    let steps: Vec<_> = status.steps.iter().filter(|s| s.name == "apply").map(|s| s.exit_code).collect();
+    assert_eq!(
+        (status.result, status.state_lock, a.ran("plan")),
+        (Some(RunResult::Applied), None, 1)
+    );
+    let steps: Vec<_> = status
+        .steps
+        .iter()
+        .filter(|s| s.name == "apply")
+        .map(|s| s.exit_code)
+        .collect();
     assert_eq!(steps, [Some(0)], "tries of one step");
 }
 
 #[tokio::test]
 async fn apply_without_the_lock_names_its_holder() {
-    let mut a = start(&json!({"timeouts": {"apply": "3s"}}), &[("BEFORE_APPLY", LOCKED)]);
-    let failure = a.fails(FailureClass::StateLocked, reason::STATE_LOCKED).await;
-    assert!(failure.message.contains("apply failed: the state is locked by carol@laptop"), "{}", failure.message);
-    assert_eq!((failure.changes, a.api.status().result), (Changed::None, Some(RunResult::Failed)));
+    let mut a = start(
+        &json!({"timeouts": {"apply": "3s"}}),
+        &[("BEFORE_APPLY", LOCKED)],
+    );
+    let failure = a
+        .fails(FailureClass::StateLocked, reason::STATE_LOCKED)
+        .await;
+    assert!(
+        failure
+            .message
+            .contains("apply failed: the state is locked by carol@laptop"),
+        "{}",
+        failure.message
+    );
+    assert_eq!(
+        (failure.changes, a.api.status().result),
+        (Changed::None, Some(RunResult::Failed))
+    );
 }
 
 #[tokio::test]
@@ -72,15 +126,25 @@ async fn deadline_in_a_wait_for_a_lock_names_its_holder() {
         "if [ -e $LEDGER.refused ]; then trap 'exit 1' INT; while :; do sleep 0.05; done; fi\ntouch $LEDGER.refused\n{LOCKED}"
     );
     let mut a = start(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", &plan)]);
-    let failure = a.fails(FailureClass::StateLocked, reason::STATE_LOCKED).await;
-    assert!(failure.message.contains("the state is locked by carol@laptop"), "{}", failure.message);
+    let failure = a
+        .fails(FailureClass::StateLocked, reason::STATE_LOCKED)
+        .await;
+    assert!(
+        failure
+            .message
+            .contains("the state is locked by carol@laptop"),
+        "{}",
+        failure.message
+    );
 }
 
 #[tokio::test]
 async fn providers_are_killed_and_then_the_tool() {
     // The tool waits for a hanging provider. Once the provider is killed, it saves its state and ends.
     let hangs = "trap : INT; echo ready >> $LEDGER; sh -c 'trap \"\" INT; sleep 600'; echo saved >> $LEDGER; exit 1";
-    let mut a = start_with(&json!({}), &[("APPLY", hangs)], |s, _| s.grace = Duration::from_secs(9));
+    let mut a = start_with(&json!({}), &[("APPLY", hangs)], |s, _| {
+        s.grace = Duration::from_secs(9)
+    });
     a.until_ran("ready").await;
     a.stop.send(()).unwrap();
     assert_eq!(a.end().await, 1);
@@ -91,5 +155,10 @@ async fn providers_are_killed_and_then_the_tool() {
     a.until_ran("apply").await;
     // `driver::deadlines` tests, without a clock, that this happens before the end of the pod's grace period.
     a.stop.send(()).unwrap();
-    assert_eq!(a.fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED).await.changes, Changed::Unknown);
+    assert_eq!(
+        a.fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED)
+            .await
+            .changes,
+        Changed::Unknown
+    );
 }

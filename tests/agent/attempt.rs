@@ -11,27 +11,72 @@ use serde_json::json;
 async fn automatic_run_is_applied_with_six_writes() {
     let mut a = start(&json!({}), &[]);
     let status = a.ends(0).await;
-    assert_eq!((status.phase, status.result), (Some(Phase::Succeeded), Some(RunResult::Applied)));
+    assert_eq!(
+        (status.phase, status.result),
+        (Some(Phase::Succeeded), Some(RunResult::Applied))
+    );
     assert_eq!(a.ledger(), ["init", "plan", "show", "show", "apply"]);
-    assert_eq!(a.api.writes(), 6, "{:#?}", a.api.state.lock().unwrap().writes);
+    assert_eq!(
+        a.api.writes(),
+        6,
+        "{:#?}",
+        a.api.state.lock().unwrap().writes
+    );
     let plan = status.plan.unwrap();
-    assert_eq!((plan.summary.as_str(), plan.tool.as_str()), ("+1 ~0 -0", "OpenTofu 1.10.6"));
+    assert_eq!(
+        (plan.summary.as_str(), plan.tool.as_str()),
+        ("+1 ~0 -0", "OpenTofu 1.10.6")
+    );
     assert_eq!(status.claim.unwrap().checksum, plan.checksum);
     assert_eq!(plan.changes, ["+ a.b"]);
-    let phases: Vec<_> = status.history.iter().map(|line| line.split("  ").nth(1).unwrap()).collect();
-    assert_eq!(phases, ["Start", "Setup", "Init", "Plan", "Claimed", "Apply"], "{:#?}", status.history);
-    let unlocked = "backend http (no lock: others may change the state during the apply), workspace default";
-    assert!(status.history[2].ends_with(unlocked), "{}", status.history[2]);
+    let phases: Vec<_> = status
+        .history
+        .iter()
+        .map(|line| line.split("  ").nth(1).unwrap())
+        .collect();
+    assert_eq!(
+        phases,
+        ["Start", "Setup", "Init", "Plan", "Claimed", "Apply"],
+        "{:#?}",
+        status.history
+    );
+    let unlocked =
+        "backend http (no lock: others may change the state during the apply), workspace default";
     assert!(
-        status.history[1].ends_with("inline, 1 file; OpenTofu 1.10.6, the newest at hand; OpenTofu by default"),
+        status.history[2].ends_with(unlocked),
+        "{}",
+        status.history[2]
+    );
+    assert!(
+        status.history[1]
+            .ends_with("inline, 1 file; OpenTofu 1.10.6, the newest at hand; OpenTofu by default"),
         "{}",
         status.history[1]
     );
-    let steps: Vec<_> = status.steps.iter().map(|s| (s.name.as_str(), s.exit_code)).collect();
-    assert_eq!(steps, [("init", Some(0)), ("plan", Some(2)), ("show", Some(0)), ("apply", Some(0))]);
-    assert!(status.failure.is_none() && status.next_step.is_none() && status.completion_time.is_some());
+    let steps: Vec<_> = status
+        .steps
+        .iter()
+        .map(|s| (s.name.as_str(), s.exit_code))
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            ("init", Some(0)),
+            ("plan", Some(2)),
+            ("show", Some(0)),
+            ("apply", Some(0))
+        ]
+    );
+    assert!(
+        status.failure.is_none() && status.next_step.is_none() && status.completion_time.is_some()
+    );
     assert_eq!(a.message().unwrap().result, Some(RunResult::Applied));
-    for line in ["a.b: Plan to create\n", "Terraform will perform", "a.b: Creation complete\n", "pawl: applied +1 ~0 -0\n"] {
+    for line in [
+        "a.b: Plan to create\n",
+        "Terraform will perform",
+        "a.b: Creation complete\n",
+        "pawl: applied +1 ~0 -0\n",
+    ] {
         assert!(a.log().contains(line), "{line} in {}", a.log());
     }
     assert!(!a.log().contains("@message"));
@@ -49,28 +94,62 @@ async fn approved_plan_is_applied_by_the_same_process() {
     )));
     assert!(status.message.unwrap().contains("waits for approval until"));
     // An approval of another plan, one without the controller's record, and a withdrawn one have no effect.
-    a.api.annotate(names::APPROVE, &format!("sha256:{}", "0".repeat(64)));
+    a.api
+        .annotate(names::APPROVE, &format!("sha256:{}", "0".repeat(64)));
     tokio::time::sleep(Duration::from_millis(50)).await;
     a.api.annotate(names::APPROVE, &checksum);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    a.api.change(|o| drop(o["metadata"]["annotations"].as_object_mut().unwrap().remove(names::APPROVE)));
-    assert_eq!((a.ran("apply"), a.api.status().phase), (0, Some(Phase::AwaitingApproval)));
+    a.api.change(|o| {
+        drop(
+            o["metadata"]["annotations"]
+                .as_object_mut()
+                .unwrap()
+                .remove(names::APPROVE),
+        )
+    });
+    assert_eq!(
+        (a.ran("apply"), a.api.status().phase),
+        (0, Some(Phase::AwaitingApproval))
+    );
     // `cargo bench-run --only approval` measures the delay.
     a.api.approve();
     let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
     assert_eq!((a.ran("init"), a.ran("plan"), a.ran("apply")), (1, 1, 1));
-    assert!(status.history.iter().any(|l| l.contains("  Approved  ") && l.ends_with("by alice")), "{:#?}", status.history);
+    assert!(
+        status
+            .history
+            .iter()
+            .any(|l| l.contains("  Approved  ") && l.ends_with("by alice")),
+        "{:#?}",
+        status.history
+    );
 }
 
 #[tokio::test]
 async fn plans_without_an_apply_have_their_result() {
     let rows = [
-        (json!({}), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")], RunResult::NoChanges),
+        (
+            json!({}),
+            vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")],
+            RunResult::NoChanges,
+        ),
         (json!({"operation": "Plan"}), vec![], RunResult::Planned),
-        (json!({"operation": "RefreshOnly"}), vec![], RunResult::Drifted),
-        (json!({"operation": "RefreshOnly"}), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")], RunResult::NoChanges),
-        (json!({"operation": "Destroy"}), vec![], RunResult::Destroyed),
+        (
+            json!({"operation": "RefreshOnly"}),
+            vec![],
+            RunResult::Drifted,
+        ),
+        (
+            json!({"operation": "RefreshOnly"}),
+            vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")],
+            RunResult::NoChanges,
+        ),
+        (
+            json!({"operation": "Destroy"}),
+            vec![],
+            RunResult::Destroyed,
+        ),
     ];
     for (more, env, result) in rows {
         let mut a = start(&more, &env);
@@ -80,7 +159,11 @@ async fn plans_without_an_apply_have_their_result() {
         assert_eq!(a.ran("apply"), usize::from(result == RunResult::Destroyed));
         assert_eq!(status.plan.unwrap().attempt, 1);
         let of_an_apply = more.get("operation").is_none_or(|word| word == "Destroy");
-        assert_eq!(status.history.iter().any(|line| line.contains("no lock")), of_an_apply, "of an apply only");
+        assert_eq!(
+            status.history.iter().any(|line| line.contains("no lock")),
+            of_an_apply,
+            "of an apply only"
+        );
     }
 }
 
@@ -89,11 +172,23 @@ async fn deny_cancel_and_delete_end_a_run_before_its_claim() {
     let hang = "trap 'echo sigint >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
     type Act = fn(&crate::memory_api::MemoryApi);
     let acts: [(&str, Act, RunResult, &str); 3] = [
-        ("deny", |api| api.annotate(names::DENY, "too big"), RunResult::Rejected, "denied: too big; nothing was applied"),
-        ("cancel", |api| api.annotate(names::CANCEL, "later"), RunResult::Canceled, "cancelled: later; nothing was applied"),
+        (
+            "deny",
+            |api| api.annotate(names::DENY, "too big"),
+            RunResult::Rejected,
+            "denied: too big; nothing was applied",
+        ),
+        (
+            "cancel",
+            |api| api.annotate(names::CANCEL, "later"),
+            RunResult::Canceled,
+            "cancelled: later; nothing was applied",
+        ),
         (
             "delete",
-            |api| api.change(|o| o["metadata"]["deletionTimestamp"] = json!("2026-11-21T10:00:00Z")),
+            |api| {
+                api.change(|o| o["metadata"]["deletionTimestamp"] = json!("2026-11-21T10:00:00Z"))
+            },
             RunResult::Canceled,
             "the run is being deleted; nothing was applied",
         ),
@@ -110,9 +205,18 @@ async fn deny_cancel_and_delete_end_a_run_before_its_claim() {
             act(&a.api);
             assert_eq!(a.end().await, 3, "{name}");
             let status = a.api.status();
-            assert_eq!((status.phase, status.result), (Some(Phase::Canceled), Some(result)), "{name}");
+            assert_eq!(
+                (status.phase, status.result),
+                (Some(Phase::Canceled), Some(result)),
+                "{name}"
+            );
             assert_eq!(status.message.as_deref(), Some(message));
-            assert_eq!(a.ran("sigint"), usize::from(!held), "{name}: {:?}", a.ledger());
+            assert_eq!(
+                a.ran("sigint"),
+                usize::from(!held),
+                "{name}: {:?}",
+                a.ledger()
+            );
             assert_eq!(a.ran("apply"), 0);
             assert!(status.claim.is_none());
         }
@@ -121,7 +225,10 @@ async fn deny_cancel_and_delete_end_a_run_before_its_claim() {
 
 #[tokio::test]
 async fn unapproved_plan_expires() {
-    let mut a = start(&json!({"approval": {"mode": "Manual", "expiresAfter": "1s"}}), &[]);
+    let mut a = start(
+        &json!({"approval": {"mode": "Manual", "expiresAfter": "1s"}}),
+        &[],
+    );
     assert_eq!(a.ends(3).await.result, Some(RunResult::Expired));
 }
 
@@ -129,12 +236,20 @@ async fn unapproved_plan_expires() {
 async fn without_a_datastore_the_pod_holds_its_plan() {
     let manual = json!({"approval": {"mode": "Manual", "holdFor": "0s", "expiresAfter": "3s"}});
     let mut a = start(&manual, &[]);
-    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.api
+        .until("the hold", |s| s.phase == Some(Phase::AwaitingApproval))
+        .await;
     let waits = a.api.status().message.unwrap();
-    assert!(waits.ends_with("; without a datastore its pod is held as long"), "{waits}");
+    assert!(
+        waits.ends_with("; without a datastore its pod is held as long"),
+        "{waits}"
+    );
     // The process that planned observes the expiry.
     assert_eq!(a.end().await, 3);
-    assert_eq!((a.api.status().result, a.ran("plan")), (Some(RunResult::Expired), 1));
+    assert_eq!(
+        (a.api.status().result, a.ran("plan")),
+        (Some(RunResult::Expired), 1)
+    );
 }
 
 #[tokio::test]
@@ -142,29 +257,58 @@ async fn silent_git_server_ends_setup_at_its_deadline() {
     // A Git server that accepts a connection and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let git = json!({"url": format!("http://{}/stack.git", silent.local_addr().unwrap()), "revision": "main"});
-    let mut a = start_with(&json!({"stack": "a", "source": {"git": git}, "timeouts": {"setup": "3s"}}), &[], |_, _| {});
-    a.fails(FailureClass::Timeout, reason::DEADLINE_EXCEEDED).await;
+    let mut a = start_with(
+        &json!({"stack": "a", "source": {"git": git}, "timeouts": {"setup": "3s"}}),
+        &[],
+        |_, _| {},
+    );
+    a.fails(FailureClass::Timeout, reason::DEADLINE_EXCEEDED)
+        .await;
     assert!(a.ledger().is_empty());
 }
 
 /// A script of the tool that prints an error, with further fields, and ends.
 fn error(summary: &str, detail: &str, more: &str) -> String {
-    let diagnostic = format!("{{\"severity\":\"error\",\"summary\":\"{summary}\",\"detail\":\"{detail}\"{more}}}");
-    format!("echo '{{\"@level\":\"error\",\"@message\":\"Error\",\"type\":\"diagnostic\",\"diagnostic\":{diagnostic}}}'; exit 1")
+    let diagnostic = format!(
+        "{{\"severity\":\"error\",\"summary\":\"{summary}\",\"detail\":\"{detail}\"{more}}}"
+    );
+    format!(
+        "echo '{{\"@level\":\"error\",\"@message\":\"Error\",\"type\":\"diagnostic\",\"diagnostic\":{diagnostic}}}'; exit 1"
+    )
 }
 
 /// The standard input of the tool is empty, so no question waits for an answer.
 #[tokio::test]
 async fn prompt_ends_its_phase_and_is_not_retried() {
-    let eof = error("Error asking for input to configure the provider", "provider.x.token: EOF", "");
-    let asks = format!("printf 'provider.x.token\\n  Enter a value: \\n'; read answer && echo answered >> $LEDGER; {eof}");
+    let eof = error(
+        "Error asking for input to configure the provider",
+        "provider.x.token: EOF",
+        "",
+    );
+    let asks = format!(
+        "printf 'provider.x.token\\n  Enter a value: \\n'; read answer && echo answered >> $LEDGER; {eof}"
+    );
     for at in ["PLAN", "APPLY"] {
         let mut a = start(&json!({}), &[(at, &asks)]);
-        let failure = a.fails(FailureClass::Configuration, reason::INPUT_REQUIRED).await;
+        let failure = a
+            .fails(FailureClass::Configuration, reason::INPUT_REQUIRED)
+            .await;
         let status = a.api.status();
-        assert!(failure.message.contains("provider.x.token"), "{}", failure.message);
-        assert_eq!((status.result, a.ran("answered")), (Some(RunResult::Failed), 0), "{at}");
-        assert!(a.log().contains("provider.x.token\n  Enter a value: \n"), "{}", a.log());
+        assert!(
+            failure.message.contains("provider.x.token"),
+            "{}",
+            failure.message
+        );
+        assert_eq!(
+            (status.result, a.ran("answered")),
+            (Some(RunResult::Failed), 0),
+            "{at}"
+        );
+        assert!(
+            a.log().contains("provider.x.token\n  Enter a value: \n"),
+            "{}",
+            a.log()
+        );
     }
 }
 
@@ -175,17 +319,63 @@ async fn failures_have_class_and_reason() {
         error("Failed to query", "dial tcp: no such host", ""),
         error("Unsupported argument", "No.", range),
         "kill -9 $$".to_owned(),
-        error("creating IAM Role: EntityAlreadyExists: Role with name web already exists.", "", ",\"address\":\"a.b\""),
+        error(
+            "creating IAM Role: EntityAlreadyExists: Role with name web already exists.",
+            "",
+            ",\"address\":\"a.b\"",
+        ),
     );
     // (where, what, class, reason, whether the run ends)
     let rows = [
-        ("INIT", &network, FailureClass::Transient, reason::PROVIDER_UNREACHABLE, false),
-        ("PLAN", &network, FailureClass::Transient, reason::PROVIDER_UNREACHABLE, false),
-        ("PLAN", &code, FailureClass::Configuration, reason::INVALID_CONFIGURATION, true),
-        ("PLAN", &kill, FailureClass::Interrupted, reason::TOOL_KILLED, false),
-        ("APPLY", &network, FailureClass::Transient, reason::PROVIDER_UNREACHABLE, true),
-        ("APPLY", &kill, FailureClass::Interrupted, reason::TOOL_KILLED, true),
-        ("APPLY", &exists, FailureClass::Configuration, reason::ALREADY_EXISTS, true),
+        (
+            "INIT",
+            &network,
+            FailureClass::Transient,
+            reason::PROVIDER_UNREACHABLE,
+            false,
+        ),
+        (
+            "PLAN",
+            &network,
+            FailureClass::Transient,
+            reason::PROVIDER_UNREACHABLE,
+            false,
+        ),
+        (
+            "PLAN",
+            &code,
+            FailureClass::Configuration,
+            reason::INVALID_CONFIGURATION,
+            true,
+        ),
+        (
+            "PLAN",
+            &kill,
+            FailureClass::Interrupted,
+            reason::TOOL_KILLED,
+            false,
+        ),
+        (
+            "APPLY",
+            &network,
+            FailureClass::Transient,
+            reason::PROVIDER_UNREACHABLE,
+            true,
+        ),
+        (
+            "APPLY",
+            &kill,
+            FailureClass::Interrupted,
+            reason::TOOL_KILLED,
+            true,
+        ),
+        (
+            "APPLY",
+            &exists,
+            FailureClass::Configuration,
+            reason::ALREADY_EXISTS,
+            true,
+        ),
     ];
     for (at, script, class, reason, ends) in rows {
         let mut a = start(&json!({}), &[(at, script)]);
@@ -193,32 +383,70 @@ async fn failures_have_class_and_reason() {
         let status = a.api.status();
         assert_eq!(status.result.is_some(), ends, "{at} {reason}");
         assert_eq!(status.phase.unwrap().is_terminal(), ends);
-        assert_eq!(failure.changes, if at == "APPLY" { Changed::Unknown } else { Changed::None });
+        assert_eq!(
+            failure.changes,
+            if at == "APPLY" {
+                Changed::Unknown
+            } else {
+                Changed::None
+            }
+        );
         if script == &exists {
-            assert!(failure.message.contains(r#"{"import":{"to":"a.b","id":"web"}}"#), "{}", failure.message);
+            assert!(
+                failure
+                    .message
+                    .contains(r#"{"import":{"to":"a.b","id":"web"}}"#),
+                "{}",
+                failure.message
+            );
             assert!(a.log().contains("to = a.b\n  id = \"web\""), "{}", a.log());
         }
         if script == &code {
-            assert_eq!((failure.diagnostics[0].file.as_deref(), failure.diagnostics[0].line), (Some("main.tf"), Some(7)));
+            assert_eq!(
+                (
+                    failure.diagnostics[0].file.as_deref(),
+                    failure.diagnostics[0].line
+                ),
+                (Some("main.tf"), Some(7))
+            );
             // The code is in the spec.
-            assert!(status.next_step.unwrap().starts_with("create a run with corrected spec.source.inline.files"));
+            assert!(
+                status
+                    .next_step
+                    .unwrap()
+                    .starts_with("create a run with corrected spec.source.inline.files")
+            );
         }
     }
 }
 
 #[tokio::test]
 async fn local_state_is_refused_before_the_plan() {
-    let mut a = start(&json!({"operation": "Plan"}), &[("INIT", "rm .terraform/terraform.tfstate")]);
-    a.fails(FailureClass::Configuration, reason::NO_DURABLE_STATE).await;
+    let mut a = start(
+        &json!({"operation": "Plan"}),
+        &[("INIT", "rm .terraform/terraform.tfstate")],
+    );
+    a.fails(FailureClass::Configuration, reason::NO_DURABLE_STATE)
+        .await;
     assert_eq!(a.ledger(), ["init"]);
 }
 
 #[tokio::test]
 async fn exit_code_two_without_a_plan_fails() {
     let rows = [
-        ("PLAN", "rm \"$out\"; echo 'fatal error: concurrent map writes' >&2", "{}", reason::PLAN_FAILED),
+        (
+            "PLAN",
+            "rm \"$out\"; echo 'fatal error: concurrent map writes' >&2",
+            "{}",
+            reason::PLAN_FAILED,
+        ),
         ("NONE", "", "{\"errored\":true}", reason::PLAN_FAILED),
-        ("NONE", "", "{\"resource_changes\":[", reason::PLAN_UNREADABLE),
+        (
+            "NONE",
+            "",
+            "{\"resource_changes\":[",
+            reason::PLAN_UNREADABLE,
+        ),
     ];
     for (name, script, json, reason) in rows {
         let mut a = start(&json!({}), &[(name, script), ("PLAN_JSON", json)]);
@@ -262,14 +490,27 @@ async fn progress_is_written_at_its_interval() {
     crate::common::alone();
     let beat = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo '{\"@message\":\"x\",\"type\":\"apply_start\",\"hook\":{\"resource\":{\"addr\":\"a.c\"},\"action\":\"create\"}}'; sleep 0.5; done";
     let begun = std::time::Instant::now();
-    let mut a = start_with(&json!({}), &[("APPLY", beat)], |settings, _| settings.progress_every = PROGRESS_EVERY);
+    let mut a = start_with(&json!({}), &[("APPLY", beat)], |settings, _| {
+        settings.progress_every = PROGRESS_EVERY
+    });
     assert_eq!(a.end().await, 0);
     let most = begun.elapsed().as_secs() / PROGRESS_EVERY.as_secs();
     let state = a.api.state.lock().unwrap();
-    let progress: Vec<_> =
-        state.writes.iter().filter(|w| w.as_array().unwrap().iter().all(|o| o["path"] != "/status/phase")).collect();
+    let progress: Vec<_> = state
+        .writes
+        .iter()
+        .filter(|w| {
+            w.as_array()
+                .unwrap()
+                .iter()
+                .all(|o| o["path"] != "/status/phase")
+        })
+        .collect();
     // The write of the plan has no phase either; the apply lasts at least 6 s.
-    assert!(progress.len() >= 2 && progress.len() as u64 <= 1 + most, "{progress:#?}");
+    assert!(
+        progress.len() >= 2 && progress.len() as u64 <= 1 + most,
+        "{progress:#?}"
+    );
     assert_eq!(progress[1][0]["path"], "/status/progress");
 }
 

@@ -61,7 +61,8 @@ apply)
   exit 0 ;;
 esac
 "#;
-const JSON: &str = r#"{"errored":false,"resource_changes":[{"address":"a.b","change":{"actions":["create"]}}]}"#;
+const JSON: &str =
+    r#"{"errored":false,"resource_changes":[{"address":"a.b","change":{"actions":["create"]}}]}"#;
 
 /// An attempt in its own directory.
 pub(crate) struct Attempt {
@@ -114,7 +115,10 @@ pub(crate) fn spec(more: &Value, env: &[(&str, &str)]) -> Value {
     for (key, value) in more.as_object().unwrap() {
         spec[key] = value.clone();
     }
-    let mut list: Vec<Value> = env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+    let mut list: Vec<Value> = env
+        .iter()
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect();
     list.extend(spec["env"].as_array().cloned().unwrap_or_default());
     spec["env"] = Value::Array(list);
     spec
@@ -152,7 +156,11 @@ pub(crate) fn manual() -> Value {
 }
 
 /// Like [`start`]. `adjust` may change settings and API before the start.
-pub(crate) fn start_with(more: &Value, env: &[(&str, &str)], adjust: impl FnOnce(&mut Settings, &MemoryApi)) -> Attempt {
+pub(crate) fn start_with(
+    more: &Value,
+    env: &[(&str, &str)],
+    adjust: impl FnOnce(&mut Settings, &MemoryApi),
+) -> Attempt {
     start_at(tempfile::tempdir().unwrap(), more, env, adjust)
 }
 
@@ -172,7 +180,11 @@ pub(crate) fn start_at(
     start_in(dir, &spec(more, &env), adjust)
 }
 
-pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce(&mut Settings, &MemoryApi)) -> Attempt {
+pub(crate) fn start_in(
+    dir: tempfile::TempDir,
+    spec: &Value,
+    adjust: impl FnOnce(&mut Settings, &MemoryApi),
+) -> Attempt {
     alone();
     let mut settings = settings(dir.path());
     fs::write(&settings.termination_log, "").unwrap();
@@ -185,18 +197,41 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     // With a datastore the log is sent there as well, as in the program.
     let (writer, remote) = match &settings.store {
         Some(store) => {
-            let client = datastore::client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce).unwrap();
+            let client = datastore::client(
+                store,
+                &settings.namespace,
+                &settings.run,
+                settings.attempt,
+                &settings.nonce,
+            )
+            .unwrap();
             let spool = Spool::create(dir.path().join("spool")).unwrap();
-            (Log::to(Both { out, spool: SpoolWriter(spool.clone()) }), Some(Remote::start(client, spool)))
+            (
+                Log::to(Both {
+                    out,
+                    spool: SpoolWriter(spool.clone()),
+                }),
+                Some(Remote::start(client, spool)),
+            )
         }
         None => (Log::to(out), None),
     };
-    let mut work = PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), writer.clone());
+    let mut work = PhaseRunner::new(
+        settings.clone(),
+        Arc::new(Pod::new(settings.clone())),
+        children.clone(),
+        writer.clone(),
+    );
     if let Some(remote) = remote {
         work = work.with_datastore(remote);
     }
     let work = Arc::new(work);
-    let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
+    let driver = Driver::new(
+        Arc::new(api.clone()),
+        work.clone(),
+        SystemClock,
+        settings.clone(),
+    );
     let (stop, stops) = mpsc::unbounded_channel();
     let task = tokio::spawn(async move {
         let code = driver.run(stops).await;
@@ -204,14 +239,24 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
         writer.flush(PATIENCE).await;
         code
     });
-    Attempt { dir, api, settings, log, stop, work, children, task }
+    Attempt {
+        dir,
+        api,
+        settings,
+        log,
+        stop,
+        work,
+        children,
+        task,
+    }
 }
 
 impl Attempt {
     /// Waits for the end of the process.
     pub(crate) async fn end(&mut self) -> u8 {
         let code = tokio::time::timeout(2 * PATIENCE, &mut self.task).await;
-        code.unwrap_or_else(|_| panic!("the attempt does not end: {:#?}", self.api.status())).unwrap()
+        code.unwrap_or_else(|_| panic!("the attempt does not end: {:#?}", self.api.status()))
+            .unwrap()
     }
 
     /// Waits for the end with this exit code; returns the status.
@@ -224,13 +269,21 @@ impl Attempt {
     /// Waits for the end with a failure of this class and reason.
     pub(crate) async fn fails(&mut self, class: FailureClass, reason: &str) -> Failure {
         let failure = self.ends(1).await.failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{failure:?}");
+        assert_eq!(
+            (failure.class, failure.reason.as_str()),
+            (class, reason),
+            "{failure:?}"
+        );
         failure
     }
 
     /// Waits until its plan waits for an approval.
     pub(crate) async fn waits(&self) {
-        self.api.until("a plan that waits", |status| status.phase == Some(Phase::AwaitingApproval)).await;
+        self.api
+            .until("a plan that waits", |status| {
+                status.phase == Some(Phase::AwaitingApproval)
+            })
+            .await;
     }
 
     /// Approves a waiting plan.
@@ -269,7 +322,13 @@ impl Attempt {
 
     /// Waits until the log contains `text`.
     pub(crate) async fn until_said(&self, text: &str) {
-        let look = async || Ok(if self.log().contains(text) { Ok(()) } else { Err(self.log()) });
+        let look = async || {
+            Ok(if self.log().contains(text) {
+                Ok(())
+            } else {
+                Err(self.log())
+            })
+        };
         wait::until(text, PATIENCE, look).await.unwrap();
     }
 
@@ -278,7 +337,9 @@ impl Attempt {
     }
 
     pub(crate) fn message(&self) -> Option<crds::termination::TerminationMessage> {
-        crds::termination::TerminationMessage::parse(&fs::read_to_string(&self.settings.termination_log).unwrap())
+        crds::termination::TerminationMessage::parse(
+            &fs::read_to_string(&self.settings.termination_log).unwrap(),
+        )
     }
 
     pub(crate) fn stack(&self) -> PathBuf {

@@ -16,8 +16,14 @@ fn secret(settings: &Settings, path: &str, text: &str) {
 }
 
 fn credentials() -> Value {
-    let git = [("a.example.org", "a"), ("b.example.org:8443", "b"), ("c.example.org", "c")];
-    let git: Vec<_> = git.map(|(host, name)| json!({"host": host, "secretRef": {"name": name}})).into();
+    let git = [
+        ("a.example.org", "a"),
+        ("b.example.org:8443", "b"),
+        ("c.example.org", "c"),
+    ];
+    let git: Vec<_> = git
+        .map(|(host, name)| json!({"host": host, "secretRef": {"name": name}}))
+        .into();
     let key = |key: &str| json!({"name": "registry", "key": key});
     json!({"git": git, "registries": [{"host": "r.example.org", "secretKeyRef": key("token")}], "cliConfig": {"secretKeyRef": key("rc")}})
 }
@@ -46,20 +52,24 @@ async fn each_host_gets_its_own_credentials_only() {
     let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
     // As in a pod, Secrets are outside of the work directory.
     let secrets = tempfile::tempdir().unwrap();
-    let mut a = start_with(&json!({"credentials": credentials()}), &[("INIT", ASK)], |s, _| {
-        s.secrets = secrets.path().join("secrets");
-        for (path, text) in [
-            ("a/username", "robot"),
-            ("a/password", "a-word"),
-            ("a/ca.crt", "pem-of-a"),
-            ("b/bearerToken", "b-token"),
-            ("c/identity", key),
-            ("registry/token", "r-token\n"),
-            ("registry/rc", rc),
-        ] {
-            secret(s, path, text);
-        }
-    });
+    let mut a = start_with(
+        &json!({"credentials": credentials()}),
+        &[("INIT", ASK)],
+        |s, _| {
+            s.secrets = secrets.path().join("secrets");
+            for (path, text) in [
+                ("a/username", "robot"),
+                ("a/password", "a-word"),
+                ("a/ca.crt", "pem-of-a"),
+                ("b/bearerToken", "b-token"),
+                ("c/identity", key),
+                ("registry/token", "r-token\n"),
+                ("registry/rc", rc),
+            ] {
+                secret(s, path, text);
+            }
+        },
+    );
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
     let read = |name: &str| fs::read_to_string(a.dir.path().join(name)).unwrap();
     let asked = read("ledger.asked");
@@ -78,12 +88,27 @@ async fn each_host_gets_its_own_credentials_only() {
     ];
     assert_eq!(asked.lines().collect::<Vec<_>>(), wanted);
     let config = read("ledger.rc");
-    assert!(config.contains("disable_checkpoint = true\n") && config.contains(rc), "{config}");
-    assert!(config.contains("credentials \"r.example.org\" {\n  token = \"r-token\"\n}\n"), "{config}");
+    assert!(
+        config.contains("disable_checkpoint = true\n") && config.contains(rc),
+        "{config}"
+    );
+    assert!(
+        config.contains("credentials \"r.example.org\" {\n  token = \"r-token\"\n}\n"),
+        "{config}"
+    );
     let ssh = read("ledger.ssh");
     assert!(ssh.contains("stricthostkeychecking true"), "{ssh}");
-    assert_eq!(ssh.lines().filter(|line| line.ends_with("identity-2")).count(), 1, "of c.example.org alone: {ssh}");
-    for seen in [a.log(), a.api.state.lock().unwrap().object["status"].to_string()] {
+    assert_eq!(
+        ssh.lines()
+            .filter(|line| line.ends_with("identity-2"))
+            .count(),
+        1,
+        "of c.example.org alone: {ssh}"
+    );
+    for seen in [
+        a.log(),
+        a.api.state.lock().unwrap().object["status"].to_string(),
+    ] {
         for word in ["hunter-token", "a-word", "b-token", "r-token"] {
             assert!(!seen.contains(word), "{word} in {seen}");
         }
@@ -99,39 +124,80 @@ async fn redirected_git_sends_no_credentials() {
     let pki = Pki::bare(dir.path(), "pawl-test-redirect").unwrap();
     let path = "/stack.git/info/refs";
     for (address, access, secret) in [
-        ("127.0.0.1", Access::basic("robot", "p4ss-word"), vec![("username", "robot"), ("password", "p4ss-word")]),
-        ("127.0.0.2", Access::basic("robot", "p4ss-word"), vec![("username", "robot"), ("password", "p4ss-word")]),
-        ("127.0.0.2", Access::Bearer("t0ken-word".into()), vec![("bearerToken", "t0ken-word")]),
+        (
+            "127.0.0.1",
+            Access::basic("robot", "p4ss-word"),
+            vec![("username", "robot"), ("password", "p4ss-word")],
+        ),
+        (
+            "127.0.0.2",
+            Access::basic("robot", "p4ss-word"),
+            vec![("username", "robot"), ("password", "p4ss-word")],
+        ),
+        (
+            "127.0.0.2",
+            Access::Bearer("t0ken-word".into()),
+            vec![("bearerToken", "t0ken-word")],
+        ),
     ] {
         let repos = tempfile::tempdir().unwrap();
-        let other = GitServer::start_tls(format!("{address}:0").parse().unwrap(), repos.path()).await.unwrap();
-        other.create("stack").unwrap().commit("main", &[("main.tf", "")]).unwrap();
+        let other = GitServer::start_tls(format!("{address}:0").parse().unwrap(), repos.path())
+            .await
+            .unwrap();
+        other
+            .create("stack")
+            .unwrap()
+            .commit("main", &[("main.tf", "")])
+            .unwrap();
         other.set_access("stack", access.clone());
         let host = Registry::start(&pki, access).await.unwrap();
-        host.redirect(path, &format!("{}/info/refs?service=git-upload-pack", other.url("stack"))).unwrap();
+        host.redirect(
+            path,
+            &format!("{}/info/refs?service=git-upload-pack", other.url("stack")),
+        )
+        .unwrap();
         let named = |host: String, name: &str| json!({"host": host, "secretRef": {"name": name}});
-        let git = json!([named(host.host(), "own"), named(other.addr().to_string(), "other")]);
+        let git = json!([
+            named(host.host(), "own"),
+            named(other.addr().to_string(), "other")
+        ]);
         let clone = |url: &str, to: &str| {
-            format!("git clone -q {url} $TMPDIR/{to} 2>> $LEDGER.said && echo {to} >> $LEDGER.cloned || :\n")
+            format!(
+                "git clone -q {url} $TMPDIR/{to} 2>> $LEDGER.said && echo {to} >> $LEDGER.cloned || :\n"
+            )
         };
         let init = clone(&host.url("/stack.git"), "redirected");
         // As in a pod, Secrets are outside of the work directory.
         let secrets = tempfile::tempdir().unwrap();
-        let mut a = start_with(&json!({"credentials": {"git": git}}), &[("INIT", &init)], |s, _| {
-            s.secrets = secrets.path().join("secrets");
-            for (key, text) in &secret {
-                self::secret(s, &format!("own/{key}"), text);
-            }
-            // With the other CA as well, so that git refuses and not the TLS handshake.
-            self::secret(s, "own/ca.crt", &format!("{}{}", pki.authority(), other.authority().unwrap()));
-            self::secret(s, "other/ca.crt", other.authority().unwrap());
-            s.inherited.push(("no_proxy".into(), "*".into()));
-        });
+        let mut a = start_with(
+            &json!({"credentials": {"git": git}}),
+            &[("INIT", &init)],
+            |s, _| {
+                s.secrets = secrets.path().join("secrets");
+                for (key, text) in &secret {
+                    self::secret(s, &format!("own/{key}"), text);
+                }
+                // With the other CA as well, so that git refuses and not the TLS handshake.
+                self::secret(
+                    s,
+                    "own/ca.crt",
+                    &format!("{}{}", pki.authority(), other.authority().unwrap()),
+                );
+                self::secret(s, "other/ca.crt", other.authority().unwrap());
+                s.inherited.push(("no_proxy".into(), "*".into()));
+            },
+        );
         assert_eq!(a.end().await, 0, "{}", a.log());
         let said = fs::read_to_string(a.dir.path().join("ledger.said")).unwrap_or_default();
-        assert!(!a.dir.path().join("ledger.cloned").exists(), "{address} took it: {said}");
+        assert!(
+            !a.dir.path().join("ledger.cloned").exists(),
+            "{address} took it: {said}"
+        );
         let asked = host.asked();
-        assert!(asked.iter().any(|(_, sent)| sent.is_some()), "the host got its own: {asked:?} {said}");
+        assert!(
+            asked.iter().any(|(_, sent)| sent.is_some()),
+            "the host got its own: {asked:?} {said}"
+        );
         // Git asks for a password again, and does not follow at all with a token.
         assert_eq!(other.requests("stack") > 0, secret.len() == 2, "{said}");
     }
@@ -147,14 +213,29 @@ async fn invalid_credentials_fail_before_the_tool_starts() {
             reason::INVALID_SPEC,
             "plugin_cache_dir is refused",
         ),
-        ("c/identity", "ssh-ed25519 AAAA", FailureClass::Credentials, reason::UNAUTHORIZED, "Secret c is no private key"),
-        ("a/password", "", FailureClass::Configuration, reason::SECRET_NOT_FOUND, "Secret a has none of the keys"),
+        (
+            "c/identity",
+            "ssh-ed25519 AAAA",
+            FailureClass::Credentials,
+            reason::UNAUTHORIZED,
+            "Secret c is no private key",
+        ),
+        (
+            "a/password",
+            "",
+            FailureClass::Configuration,
+            reason::SECRET_NOT_FOUND,
+            "Secret a has none of the keys",
+        ),
     ];
     for (path, text, class, reason, message) in rows {
         let good: [(&str, &str); 5] = [
             ("a/password", "a-word"),
             ("b/bearerToken", "b-token"),
-            ("c/identity", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"),
+            (
+                "c/identity",
+                "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----",
+            ),
             ("registry/token", "r-token"),
             ("registry/rc", ""),
         ];
@@ -168,7 +249,11 @@ async fn invalid_credentials_fail_before_the_tool_starts() {
             }
         });
         let failure = a.fails(class, reason).await;
-        assert!(failure.message.contains(message), "{path}: {}", failure.message);
+        assert!(
+            failure.message.contains(message),
+            "{path}: {}",
+            failure.message
+        );
         assert!(a.ledger().is_empty(), "{path}: the tool ran");
     }
 }

@@ -5,13 +5,16 @@ use std::fs;
 use crate::common::{Attempt, manual, start_with};
 use crds::{FailureClass, RunResult, reason, tools::ToolSettings};
 use landlock::{
-    AccessFs, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError,
+    AccessFs, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset, RulesetAttr as _,
+    RulesetCreatedAttr as _, RulesetError,
 };
 use serde_json::{Value, json};
 
 /// An attempt whose plan is stored in a separate directory, as in a pod. Without Landlock the agent uses none.
 fn attempt(more: &Value, env: &[(&str, &str)], kept: &tempfile::TempDir) -> Attempt {
-    start_with(more, env, |settings, _| kept.path().clone_into(&mut settings.kept))
+    start_with(more, env, |settings, _| {
+        kept.path().clone_into(&mut settings.kept)
+    })
 }
 
 fn has_landlock(a: &Attempt) -> bool {
@@ -28,24 +31,41 @@ async fn kept_plan_is_read_only_for_code() {
                  [ -e $OUT ] && echo there-still >> $LEDGER; true";
     // The code may put another plan at the tool's output path: the agent no longer reads it.
     let place = kept.path().display().to_string();
-    let mut a = start_with(&json!({}), &[("APPLY", apply), ("KEPT", &place), ("OUT", "../out/tfplan")], |settings, _| {
-        settings.kept = kept.path().to_owned();
-    });
+    let mut a = start_with(
+        &json!({}),
+        &[("APPLY", apply), ("KEPT", &place), ("OUT", "../out/tfplan")],
+        |settings, _| {
+            settings.kept = kept.path().to_owned();
+        },
+    );
     let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
     if !has_landlock(&a) {
         assert!(status.unconfined, "{:?}", status.history);
         return;
     }
-    assert_eq!(a.ledger(), ["init", "plan", "show", "show", "apply", "read"]);
-    assert!(!status.unconfined && !status.history.iter().any(|line| line.contains("not confined")), "{:?}", status.history);
+    assert_eq!(
+        a.ledger(),
+        ["init", "plan", "show", "show", "apply", "read"]
+    );
+    assert!(
+        !status.unconfined
+            && !status
+                .history
+                .iter()
+                .any(|line| line.contains("not confined")),
+        "{:?}",
+        status.history
+    );
 }
 
 /// Prevents further Landlock rulesets in this thread and its children: the kernel stacks at most 16, and these restrict nothing.
 fn use_up_landlock() {
     let one_more = || -> Result<(), RulesetError> {
         let all = PathBeneath::new(PathFd::new("/").unwrap(), AccessFs::Refer);
-        let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Refer)?;
+        let ruleset = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::Refer)?;
         ruleset.create()?.add_rule(all)?.restrict_self().map(drop)
     };
     for _ in 0..16 {
@@ -55,7 +75,11 @@ fn use_up_landlock() {
 }
 
 async fn confined_or_not() {
-    let required = || start_with(&json!({}), &[], |settings, _| settings.require_confinement = true);
+    let required = || {
+        start_with(&json!({}), &[], |settings, _| {
+            settings.require_confinement = true
+        })
+    };
     let mut a = required();
     let code = a.end().await;
     if has_landlock(&a) {
@@ -66,25 +90,57 @@ async fn confined_or_not() {
     let mut a = required();
     let failure = a.fails(FailureClass::Policy, reason::NO_CONFINEMENT).await;
     let status = a.api.status();
-    assert!(failure.message.contains("no Landlock") && status.next_step.unwrap().contains("runner.requireConfinement"));
-    assert!(a.ledger().is_empty() && !a.stack().exists() && !status.unconfined, "{:?}", a.ledger());
+    assert!(
+        failure.message.contains("no Landlock")
+            && status
+                .next_step
+                .unwrap()
+                .contains("runner.requireConfinement")
+    );
+    assert!(
+        a.ledger().is_empty() && !a.stack().exists() && !status.unconfined,
+        "{:?}",
+        a.ledger()
+    );
 
     // The status reports the missing confinement before code of the stack runs. Shared directories are not used, because code could write
     // to them.
     let shared = tempfile::tempdir().unwrap();
     let [tools, providers] = ["tools", "providers"].map(|name| shared.path().join(name));
     fs::create_dir(&tools).unwrap();
-    let mut a = start_with(&json!({}), &[("INIT", crate::common::GATE)], |settings, _| {
-        settings.tool_settings = Some(ToolSettings { offline: true, ..ToolSettings::default() });
-        (settings.cache, settings.provider_cache) = (Some(tools.clone()), Some(providers.clone()));
-    });
+    let mut a = start_with(
+        &json!({}),
+        &[("INIT", crate::common::GATE)],
+        |settings, _| {
+            settings.tool_settings = Some(ToolSettings {
+                offline: true,
+                ..ToolSettings::default()
+            });
+            (settings.cache, settings.provider_cache) =
+                (Some(tools.clone()), Some(providers.clone()));
+        },
+    );
     a.until_ran("init").await;
     let status = a.api.status();
-    assert!(status.unconfined && status.history.iter().any(|line| line.contains("not confined")), "{:?}", status.history);
+    assert!(
+        status.unconfined
+            && status
+                .history
+                .iter()
+                .any(|line| line.contains("not confined")),
+        "{:?}",
+        status.history
+    );
     a.open();
     assert_eq!(a.end().await, 0, "{}", a.log());
-    assert_eq!((a.api.status().result, a.api.status().unconfined), (Some(RunResult::Applied), true));
-    for text in ["the shared cache of tools is not used: code of the stack could write", "nor is the cache of providers used"] {
+    assert_eq!(
+        (a.api.status().result, a.api.status().unconfined),
+        (Some(RunResult::Applied), true)
+    );
+    for text in [
+        "the shared cache of tools is not used: code of the stack could write",
+        "nor is the cache of providers used",
+    ] {
         assert!(a.log().contains(text), "{}", a.log());
     }
     for dir in [tools, providers] {
@@ -96,7 +152,10 @@ async fn confined_or_not() {
 fn unconfined_code_is_reported_or_refused() {
     // In a separate thread, because Landlock restrictions are permanent.
     let thread = std::thread::spawn(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(confined_or_not());
     });
     thread.join().unwrap();
@@ -105,9 +164,24 @@ fn unconfined_code_is_reported_or_refused() {
 #[tokio::test]
 async fn linked_plan_or_lock_file_is_refused() {
     for (plan, class, why, says) in [
-        ("ln -sf /etc/passwd $out", FailureClass::Internal, reason::PLAN_UNREADABLE, "out/tfplan is a link"),
-        ("ln $out $out.2", FailureClass::Internal, reason::PLAN_UNREADABLE, "out/tfplan has 2 names"),
-        ("mv ../out ../far; ln -s far ../out", FailureClass::Internal, reason::PLAN_UNREADABLE, "or one leads to it"),
+        (
+            "ln -sf /etc/passwd $out",
+            FailureClass::Internal,
+            reason::PLAN_UNREADABLE,
+            "out/tfplan is a link",
+        ),
+        (
+            "ln $out $out.2",
+            FailureClass::Internal,
+            reason::PLAN_UNREADABLE,
+            "out/tfplan has 2 names",
+        ),
+        (
+            "mv ../out ../far; ln -s far ../out",
+            FailureClass::Internal,
+            reason::PLAN_UNREADABLE,
+            "or one leads to it",
+        ),
         (
             "ln -sf /etc/passwd .terraform.lock.hcl",
             FailureClass::Configuration,
@@ -118,7 +192,11 @@ async fn linked_plan_or_lock_file_is_refused() {
         let kept = tempfile::tempdir().unwrap();
         let mut a = attempt(&manual(), &[("PLAN", plan)], &kept);
         let failure = a.fails(class, why).await;
-        assert!(failure.message.contains(says), "{plan}: {}", failure.message);
+        assert!(
+            failure.message.contains(says),
+            "{plan}: {}",
+            failure.message
+        );
         assert!(a.api.status().plan.is_none() && a.ran("apply") == 0);
     }
 }

@@ -57,7 +57,11 @@ pub(crate) struct MemoryApi {
 }
 
 fn refused(code: u16, text: &str) -> ApiError {
-    ApiError { code: Some(code), text: text.to_owned(), after: None }
+    ApiError {
+        code: Some(code),
+        text: text.to_owned(),
+        after: None,
+    }
 }
 
 impl MemoryApi {
@@ -79,7 +83,10 @@ impl MemoryApi {
             overtaken_by: None,
             overtaken: None,
         };
-        Self { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(1) }
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            changed: watch::Sender::new(1),
+        }
     }
 
     /// Changes the object as another user.
@@ -103,7 +110,10 @@ impl MemoryApi {
     pub(crate) fn approve(&self) {
         let checksum = self.status().plan.unwrap().checksum;
         self.annotate(names::APPROVE, &checksum);
-        self.change(|o| o["status"]["approval"] = json!({"checksum": checksum, "by": "alice", "at": "2026-11-21T10:00:00Z"}));
+        self.change(|o| {
+            o["status"]["approval"] =
+                json!({"checksum": checksum, "by": "alice", "at": "2026-11-21T10:00:00Z"})
+        });
     }
 
     /// Gives the lease on the plan's state to `who`, or to this run.
@@ -131,7 +141,13 @@ impl MemoryApi {
     }
 
     pub(crate) async fn until(&self, what: &str, is: impl Fn(&TerraformRunStatus) -> bool) {
-        let look = async || Ok(if is(&self.status()) { Ok(()) } else { Err(format!("{:#?}", self.status())) });
+        let look = async || {
+            Ok(if is(&self.status()) {
+                Ok(())
+            } else {
+                Err(format!("{:#?}", self.status()))
+            })
+        };
         wait::until(what, PATIENCE, look).await.unwrap();
     }
 
@@ -158,17 +174,25 @@ fn lease(state: &mut State) {
     }
     let status = &mut state.object["status"];
     if let Some(who) = &state.behind {
-        say(status, "StateLeased", "False", crds::reason::QUEUED, &format!("waits for its turn on the state behind {who}"));
+        say(
+            status,
+            "StateLeased",
+            "False",
+            crds::reason::QUEUED,
+            &format!("waits for its turn on the state behind {who}"),
+        );
     } else {
         say(status, "StateLeased", "True", crds::reason::LEASED, "");
-        status["lease"] = json!({"stateKey": key, "name": "pawl-state-x", "at": "2026-11-21T10:00:00Z"});
+        status["lease"] =
+            json!({"stateKey": key, "name": "pawl-state-x", "at": "2026-11-21T10:00:00Z"});
     }
 }
 
 /// Refusals of the agent's writes by the CRD's rules and the chart's policies, whose expressions are evaluated.
 fn admit(old: &Value, new: &Value) -> Result<(), ApiError> {
     let pod = User::pod("team", "vpc-xxxxx-a1", "pod-1");
-    let admitted = schema::rules(Some(old), new).and_then(|()| admission::admit(&pod, Some(old), new, true));
+    let admitted =
+        schema::rules(Some(old), new).and_then(|()| admission::admit(&pod, Some(old), new, true));
     admitted.map_err(|refusal| refused(refusal.code, &refusal.message))
 }
 
@@ -177,7 +201,11 @@ impl Api for MemoryApi {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let mut state = self.state.lock().unwrap();
         if state.away {
-            return Err(ApiError { code: None, text: "connection refused".into(), after: None });
+            return Err(ApiError {
+                code: None,
+                text: "connection refused".into(),
+                after: None,
+            });
         }
         state.gets += 1;
         Ok(Self::read(&state))
@@ -187,22 +215,43 @@ impl Api for MemoryApi {
         tokio::time::sleep(Duration::from_millis(2)).await;
         let mut state = self.state.lock().unwrap();
         if state.away {
-            return Err(ApiError { code: None, text: "connection refused".into(), after: None });
+            return Err(ApiError {
+                code: None,
+                text: "connection refused".into(),
+                after: None,
+            });
         }
         let fault = state.faults.pop_front().flatten();
         match fault {
             Some(Fault::Refused(code)) => return Err(refused(code, "as told")),
             Some(Fault::OtherRelease) => {
-                let text = format!("denied request: {} 9.9; nothing was begun", crds::release::REFUSED);
-                return Err(refused(403, &format!("ApiError: {text}: Forbidden (Status {{ message: {text:?} }})")));
+                let text = format!(
+                    "denied request: {} 9.9; nothing was begun",
+                    crds::release::REFUSED
+                );
+                return Err(refused(
+                    403,
+                    &format!("ApiError: {text}: Forbidden (Status {{ message: {text:?} }})"),
+                ));
             }
             Some(Fault::Busy(seconds)) => {
-                return Err(ApiError { after: Some(Duration::from_secs(seconds)), ..refused(429, "too many requests") });
+                return Err(ApiError {
+                    after: Some(Duration::from_secs(seconds)),
+                    ..refused(429, "too many requests")
+                });
             }
-            Some(Fault::Lost) => return Err(ApiError { code: None, text: "timeout".into(), after: None }),
+            Some(Fault::Lost) => {
+                return Err(ApiError {
+                    code: None,
+                    text: "timeout".into(),
+                    after: None,
+                });
+            }
             Some(Fault::LandedLost) | None => {}
         }
-        let claims = operations.iter().any(|o| o["op"] == "add" && o["path"] == "/status/claim");
+        let claims = operations
+            .iter()
+            .any(|o| o["op"] == "add" && o["path"] == "/status/claim");
         let overtaken_by = state.overtaken_by.take_if(|_| claims);
         if let Some(name) = overtaken_by {
             state.object["metadata"]["annotations"][name] = json!("why");
@@ -210,7 +259,8 @@ impl Api for MemoryApi {
             self.commit(&mut state);
         }
         let mut object = state.object.clone();
-        runner_agent::api::patch(&mut object, operations.clone()).map_err(|error| refused(422, &error.to_string()))?;
+        runner_agent::api::patch(&mut object, operations.clone())
+            .map_err(|error| refused(422, &error.to_string()))?;
         if overtaken_by.is_none() {
             admit(&state.object, &object)?;
         } else {
@@ -218,33 +268,55 @@ impl Api for MemoryApi {
         }
         // Parse it as the server prunes and validates it.
         let _: TerraformRun = serde_json::from_value(object.clone()).unwrap();
-        assert!(object["status"].to_string().len() <= crds::status_limit::MAX_STATUS_BYTES, "the status grows too large");
+        assert!(
+            object["status"].to_string().len() <= crds::status_limit::MAX_STATUS_BYTES,
+            "the status grows too large"
+        );
         state.object = object;
         lease(&mut state);
-        state.writes.push(Value::Array(operations.into_iter().filter(|o| o["op"] != "test").collect()));
+        state.writes.push(Value::Array(
+            operations
+                .into_iter()
+                .filter(|o| o["op"] != "test")
+                .collect(),
+        ));
         self.commit(&mut state);
         if fault == Some(Fault::LandedLost) {
-            return Err(ApiError { code: None, text: "timeout".into(), after: None });
+            return Err(ApiError {
+                code: None,
+                text: "timeout".into(),
+                after: None,
+            });
         }
         Ok(Self::read(&state))
     }
 
-    async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
+    async fn watch(
+        &self,
+        version: &str,
+    ) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
         let from: u64 = version.parse().unwrap();
         let (this, changes) = (self.clone(), self.changed.subscribe());
-        Ok(stream::unfold((this, changes, from), |(this, mut changes, from)| async move {
-            changes.wait_for(|version| *version > from).await.ok()?;
-            // Events are a little late, as usual.
-            tokio::time::sleep(Duration::from_millis(3)).await;
-            let (run, version, away) = {
-                let state = this.state.lock().unwrap();
-                (Self::read(&state), state.version, state.away)
-            };
-            let seen = if away { Seen::Lost } else { Seen::Run(Arc::new(run)) };
-            if away {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            Some((seen, (this, changes, version)))
-        }))
+        Ok(stream::unfold(
+            (this, changes, from),
+            |(this, mut changes, from)| async move {
+                changes.wait_for(|version| *version > from).await.ok()?;
+                // Events are a little late, as usual.
+                tokio::time::sleep(Duration::from_millis(3)).await;
+                let (run, version, away) = {
+                    let state = this.state.lock().unwrap();
+                    (Self::read(&state), state.version, state.away)
+                };
+                let seen = if away {
+                    Seen::Lost
+                } else {
+                    Seen::Run(Arc::new(run))
+                };
+                if away {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Some((seen, (this, changes, version)))
+            },
+        ))
     }
 }

@@ -13,8 +13,16 @@ const MOST: u64 = 32 << 20;
 
 fn memory(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap();
+    line.trim_start_matches(':')
+        .trim()
+        .trim_end_matches(" kB")
+        .parse::<u64>()
+        .unwrap()
+        << 10
 }
 
 /// The present memory. Resets the kernel's peak counter.
@@ -27,7 +35,9 @@ fn counted() -> u64 {
 async fn ended(a: &mut Attempt) -> u8 {
     let code = a.end().await;
     let look = async || Ok(a.log().lines().any(|line| line.starts_with("pawl: ")));
-    wait::until("the log has its end", PATIENCE, look).await.unwrap();
+    wait::until("the log has its end", PATIENCE, look)
+        .await
+        .unwrap();
     code
 }
 
@@ -36,7 +46,10 @@ fn texts(a: &Attempt) -> [(&'static str, String); 3] {
     [
         ("log", a.log()),
         ("status", status.to_string()),
-        ("termination message", fs::read_to_string(&a.settings.termination_log).unwrap()),
+        (
+            "termination message",
+            fs::read_to_string(&a.settings.termination_log).unwrap(),
+        ),
     ]
 }
 
@@ -50,19 +63,37 @@ async fn line_of_500_mb_takes_little_memory_and_is_cut() {
     let most = memory("VmHWM").saturating_sub(before);
     assert_eq!(a.api.status().result, Some(RunResult::Applied));
     let log = a.log();
-    assert!(most <= MOST + 2 * log.len() as u64, "{most} bytes for a log of {}", log.len());
-    assert!(log.contains("yyy… [523239424 more bytes of this line were cut]\nafter\n"), "no mark in {} bytes", log.len());
-    assert!(log.ends_with("pawl: applied +1 ~0 -0\n"), "the log is not whole");
+    assert!(
+        most <= MOST + 2 * log.len() as u64,
+        "{most} bytes for a log of {}",
+        log.len()
+    );
+    assert!(
+        log.contains("yyy… [523239424 more bytes of this line were cut]\nafter\n"),
+        "no mark in {} bytes",
+        log.len()
+    );
+    assert!(
+        log.ends_with("pawl: applied +1 ~0 -0\n"),
+        "the log is not whole"
+    );
 }
 
 #[tokio::test]
 async fn binary_output_becomes_harmless_text() {
-    let plan = "head -c 2097152 /dev/urandom; head -c 1048576 /dev/urandom >&2; printf '\\nafter\\n'";
+    let plan =
+        "head -c 2097152 /dev/urandom; head -c 1048576 /dev/urandom >&2; printf '\\nafter\\n'";
     let mut a = start(&json!({}), &[("PLAN", plan)]);
     assert_eq!(ended(&mut a).await, 0);
     let log = a.log();
-    assert!(log.len() > 2 << 20 && log.contains("\nafter\n"), "{} bytes", log.len());
-    let steers = log.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t') || reorders(*c));
+    assert!(
+        log.len() > 2 << 20 && log.contains("\nafter\n"),
+        "{} bytes",
+        log.len()
+    );
+    let steers = log
+        .chars()
+        .find(|c| c.is_control() && !matches!(c, '\n' | '\t') || reorders(*c));
     assert!(steers.is_none(), "{steers:?} is left");
 }
 
@@ -76,15 +107,27 @@ async fn control_and_bidi_characters_are_escaped() {
     let mut a = start(&json!({}), &[("PLAN", &plan)]);
     assert_eq!(ended(&mut a).await, 1);
     for (name, text) in texts(&a) {
-        let steers = text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t') || reorders(*c));
+        let steers = text
+            .chars()
+            .find(|c| c.is_control() && !matches!(c, '\n' | '\t') || reorders(*c));
         assert!(steers.is_none(), "{steers:?} in the {name}: {text:?}");
         // JSON could have it escaped.
         for escape in ["u001b", "u202e", "u2066", "u009b"] {
-            assert!(!text.contains(&format!("\\{escape}")), "{escape} in the {name}: {text}");
+            assert!(
+                !text.contains(&format!("\\{escape}")),
+                "{escape} in the {name}: {text}"
+            );
         }
-        assert!(text.contains("<U+202E>txt.exe") && text.contains("^[[2J"), "the {name} says not what was there: {text}");
+        assert!(
+            text.contains("<U+202E>txt.exe") && text.contains("^[[2J"),
+            "the {name} says not what was there: {text}"
+        );
     }
-    assert!(a.log().contains("raw ^[[2J <U+202E>txt.exe\n"), "{}", a.log());
+    assert!(
+        a.log().contains("raw ^[[2J <U+202E>txt.exe\n"),
+        "{}",
+        a.log()
+    );
 }
 
 #[tokio::test]
@@ -109,12 +152,30 @@ async fn secrets_are_masked_when_cut_or_encoded() {
     });
     assert_eq!(ended(&mut a).await, 1);
     for (name, text) in texts(&a) {
-        for part in ["t0k3", "-of-mine", "dDBrM24tb2", "QwazNuLW9m", "MGszbi1vZi", "74306b336e", "a3ViZTpjb25m", "%2F%2B"] {
-            assert!(!text.contains(part), "{part} in the {name}: {}", text.chars().filter(|c| *c != 'z').collect::<String>());
+        for part in [
+            "t0k3",
+            "-of-mine",
+            "dDBrM24tb2",
+            "QwazNuLW9m",
+            "MGszbi1vZi",
+            "74306b336e",
+            "a3ViZTpjb25m",
+            "%2F%2B",
+        ] {
+            assert!(
+                !text.contains(part),
+                "{part} in the {name}: {}",
+                text.chars().filter(|c| *c != 'z').collect::<String>()
+            );
         }
         assert!(text.contains("(sensitive"), "{name}: nothing was masked");
     }
-    assert!(a.log().contains("as it is (sensitive value)\n(sensitive value)\n"), "{}", &a.log()[..2_000]);
+    assert!(
+        a.log()
+            .contains("as it is (sensitive value)\n(sensitive value)\n"),
+        "{}",
+        &a.log()[..2_000]
+    );
 }
 
 #[tokio::test]
@@ -123,7 +184,10 @@ async fn sensitive_values_of_the_tool_are_masked() {
     let apply = r#"echo '{"@message":"Outputs: 1","type":"outputs","outputs":{"o":{"sensitive":true,"type":"string","value":"canary-output"}}}'"#;
     let mut a = start(&json!({}), &[("PLAN_JSON", plan), ("APPLY", apply)]);
     assert_eq!(ended(&mut a).await, 0);
-    assert_eq!(a.api.status().plan.unwrap().changes, ["+ a.b", "+ output.o"]);
+    assert_eq!(
+        a.api.status().plan.unwrap().changes,
+        ["+ a.b", "+ output.o"]
+    );
     assert!(a.log().contains("o = <sensitive>\n"), "{}", a.log());
     for (name, text) in texts(&a) {
         assert!(!text.contains("canary"), "the {name}: {text}");

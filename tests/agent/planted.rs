@@ -7,8 +7,7 @@ use crds::{FailureClass, RunResult, reason};
 use serde_json::{Value, json};
 
 /// Replaces the tool by another executable. Uses a rename, because a shell reads a script while it runs it.
-const REPLACE: &str =
-    "printf '#!/bin/sh\\necho evil >> $LEDGER\\nexit 2\\n' > $TOOL.new && chmod 755 $TOOL.new && mv $TOOL.new $TOOL";
+const REPLACE: &str = "printf '#!/bin/sh\\necho evil >> $LEDGER\\nexit 2\\n' > $TOOL.new && chmod 755 $TOOL.new && mv $TOOL.new $TOOL";
 
 /// Starts an attempt whose tool knows its own path, and a world-writable directory.
 fn with_places(more: &Value, env: &[(&str, &str)]) -> Attempt {
@@ -18,7 +17,9 @@ fn with_places(more: &Value, env: &[(&str, &str)]) -> Attempt {
     fs::create_dir(&scratch).unwrap();
     let mut env = env.to_vec();
     env.extend([("TOOL", tool.as_str()), ("SCRATCH", scratch.as_str())]);
-    start_at(dir, more, &env, |settings, _| settings.scratch = vec![scratch.clone().into()])
+    start_at(dir, more, &env, |settings, _| {
+        settings.scratch = vec![scratch.clone().into()]
+    })
 }
 
 #[tokio::test]
@@ -26,8 +27,16 @@ async fn tool_replaced_after_setup_is_not_started() {
     for (phase, ran) in [("INIT", vec!["init"]), ("PLAN", vec!["init", "plan"])] {
         for mode in ["Automatic", "Manual"] {
             let mut a = with_places(&json!({"approval": {"mode": mode}}), &[(phase, REPLACE)]);
-            let failure = a.fails(FailureClass::Integrity, reason::TOOL_NOT_GENUINE).await;
-            assert!(failure.message.contains("OpenTofu 1.10.6 has changed since Setup"), "{}", failure.message);
+            let failure = a
+                .fails(FailureClass::Integrity, reason::TOOL_NOT_GENUINE)
+                .await;
+            assert!(
+                failure
+                    .message
+                    .contains("OpenTofu 1.10.6 has changed since Setup"),
+                "{}",
+                failure.message
+            );
             assert_eq!(a.ledger(), ran, "{phase} {mode}");
             assert!(a.api.status().claim.is_none());
         }
@@ -36,7 +45,10 @@ async fn tool_replaced_after_setup_is_not_started() {
 
 #[tokio::test]
 async fn touched_tool_is_started() {
-    let mut a = with_places(&json!({}), &[("PLAN", "cp -p $TOOL $TOOL.new && mv $TOOL.new $TOOL")]);
+    let mut a = with_places(
+        &json!({}),
+        &[("PLAN", "cp -p $TOOL $TOOL.new && mv $TOOL.new $TOOL")],
+    );
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }
 
@@ -47,10 +59,17 @@ async fn planted_files_are_deleted_before_the_apply() {
                   && echo mine > mine && rm -rf $TMPDIR && ln -s $SCRATCH $TMPDIR && echo planted >> $LEDGER";
     let looks = "find $HOME $TMPDIR $SCRATCH -mindepth 1 >> $LEDGER; [ -d $TMPDIR ] && [ ! -L $TMPDIR ] && cat mine >> $LEDGER";
     for mode in ["Automatic", "Manual"] {
-        let mut a = with_places(&json!({"approval": {"mode": mode}}), &[("PLAN", plants), ("APPLY", looks)]);
+        let mut a = with_places(
+            &json!({"approval": {"mode": mode}}),
+            &[("PLAN", plants), ("APPLY", looks)],
+        );
         a.approve_in(mode).await;
         assert_eq!(a.end().await, 0, "{mode}: {:#?}", a.api.status());
         // Files in the stack are part of the checksum, and stay.
-        assert_eq!(a.ledger(), ["init", "plan", "planted", "show", "show", "apply", "mine"], "{mode}");
+        assert_eq!(
+            a.ledger(),
+            ["init", "plan", "planted", "show", "show", "apply", "mine"],
+            "{mode}"
+        );
     }
 }

@@ -24,18 +24,30 @@ use tool_versions::{Digest, Platform};
 fn package(dir: &Path, size: usize) -> H1 {
     fs::create_dir_all(dir).unwrap();
     let mut program = vec![0; 20];
-    fs::File::open("/proc/self/exe").unwrap().read_exact(&mut program).unwrap();
+    fs::File::open("/proc/self/exe")
+        .unwrap()
+        .read_exact(&mut program)
+        .unwrap();
     program.resize(20 + size, b'x');
-    let files = [("terraform-provider-one_v1.2.3", program), ("LICENSE.txt", b"licence".to_vec())];
+    let files = [
+        ("terraform-provider-one_v1.2.3", program),
+        ("LICENSE.txt", b"licence".to_vec()),
+    ];
     for (name, content) in &files {
         fs::write(dir.join(name), content).unwrap();
         fs::set_permissions(dir.join(name), PermissionsExt::from_mode(0o755)).unwrap();
     }
-    H1::of(files.iter().map(|(name, content)| (*name, Digest::of(content))))
+    H1::of(
+        files
+            .iter()
+            .map(|(name, content)| (*name, Digest::of(content))),
+    )
 }
 
 fn lock_file(h1: &H1) -> String {
-    format!("provider \"registry.opentofu.org/acme/one\" {{\n  version = \"1.2.3\"\n  hashes = [\"{h1}\"]\n}}\n")
+    format!(
+        "provider \"registry.opentofu.org/acme/one\" {{\n  version = \"1.2.3\"\n  hashes = [\"{h1}\"]\n}}\n"
+    )
 }
 
 fn installed() -> PathBuf {
@@ -67,13 +79,23 @@ fn twenty_parallel_runs_get_whole_packages() {
                 // A served package is complete, whatever other runs do.
                 let link = mirror.join(installed());
                 for _ in 0..3 {
-                    assert_eq!(fs::metadata(link.join("terraform-provider-one_v1.2.3")).unwrap().len(), 20 + size as u64);
-                    assert_eq!(fs::read_to_string(link.join("LICENSE.txt")).unwrap(), "licence");
+                    assert_eq!(
+                        fs::metadata(link.join("terraform-provider-one_v1.2.3"))
+                            .unwrap()
+                            .len(),
+                        20 + size as u64
+                    );
+                    assert_eq!(
+                        fs::read_to_string(link.join("LICENSE.txt")).unwrap(),
+                        "licence"
+                    );
                 }
             }
             drop(serving);
             if number < 4 {
-                cache.prune(0, SystemTime::now() + Duration::from_secs(60)).unwrap();
+                cache
+                    .prune(0, SystemTime::now() + Duration::from_secs(60))
+                    .unwrap();
             }
             let keeping = cache.keep(&lock, &data, &|| false);
             assert_eq!(keeping.notes, Vec::<String>::new());
@@ -84,7 +106,9 @@ fn twenty_parallel_runs_get_whole_packages() {
     };
     let run = &run;
     thread::scope(|scope| {
-        let runs: Vec<_> = (0..20).map(|number| scope.spawn(move || run(number))).collect();
+        let runs: Vec<_> = (0..20)
+            .map(|number| scope.spawn(move || run(number)))
+            .collect();
         for run in runs {
             run.join().unwrap();
         }
@@ -112,20 +136,34 @@ async fn installed_provider_is_served_to_later_attempts() {
     let name = "registry.opentofu.org/acme/one";
     let mut logs = Vec::new();
     for attempt in 1..=3 {
-        let mut a = start_with(&more, &env, |settings, _| settings.provider_cache = Some(cache.clone()));
+        let mut a = start_with(&more, &env, |settings, _| {
+            settings.provider_cache = Some(cache.clone())
+        });
         assert_eq!(a.end().await, 0);
-        assert_eq!(a.api.status().result, Some(RunResult::Applied), "{}", a.log());
+        assert_eq!(
+            a.api.status().result,
+            Some(RunResult::Applied),
+            "{}",
+            a.log()
+        );
         if a.log().contains("this node has no Landlock") {
             assert!(std::env::var_os("CI").is_none(), "{}", a.log());
             return;
         }
         logs.push(a.log());
         let config = fs::read_to_string(a.stack().join("config")).unwrap_or_default();
-        assert!(config.is_empty() || attempt > 1 || !config.contains(name), "{config}");
+        assert!(
+            config.is_empty() || attempt > 1 || !config.contains(name),
+            "{config}"
+        );
     }
     let kept = format!("pawl: kept in the cache of providers: {name} 1.2.3\n");
     let served = format!("pawl: from the cache of providers: {name} 1.2.3\n");
-    assert!(logs[0].contains(&kept) && !logs[0].contains(&served), "{}", logs[0]);
+    assert!(
+        logs[0].contains(&kept) && !logs[0].contains(&served),
+        "{}",
+        logs[0]
+    );
     for log in &logs[1..] {
         assert!(log.contains(&served) && !log.contains(&kept), "{log}");
     }
@@ -135,7 +173,11 @@ async fn installed_provider_is_served_to_later_attempts() {
     fs::create_dir(&stack).unwrap();
     fs::write(stack.join(LOCK_FILE), lock_file(&h1)).unwrap();
     let serving = Cache::at(&cache).serve(&Lock::of(&stack).unwrap(), &stack.join("mirror"));
-    assert_eq!((serving.served.len(), serving.notes.len()), (1, 0), "{serving:?}");
+    assert_eq!(
+        (serving.served.len(), serving.notes.len()),
+        (1, 0),
+        "{serving:?}"
+    );
 }
 
 #[tokio::test]
@@ -144,17 +186,32 @@ async fn unusable_cache_fails_no_run() {
     fs::write(dir.path().join("file"), "").unwrap();
     symlink("/not/there", dir.path().join("link")).unwrap();
     for name in ["file/cache", "file", "link"] {
-        let mut a = start_with(&json!({}), &[], |settings, _| settings.provider_cache = Some(dir.path().join(name)));
+        let mut a = start_with(&json!({}), &[], |settings, _| {
+            settings.provider_cache = Some(dir.path().join(name))
+        });
         assert_eq!(a.end().await, 0);
-        assert!(a.log().contains("pawl: the cache of providers cannot be used: "), "{name}: {}", a.log());
+        assert!(
+            a.log()
+                .contains("pawl: the cache of providers cannot be used: "),
+            "{name}: {}",
+            a.log()
+        );
     }
     // A cache below the work directory would break the attempt.
-    let mut a = start_with(&json!({}), &[], |settings, _| settings.provider_cache = Some(settings.work.join("cache")));
+    let mut a = start_with(&json!({}), &[], |settings, _| {
+        settings.provider_cache = Some(settings.work.join("cache"))
+    });
     assert_eq!(a.end().await, 0);
     assert!(a.log().contains("lie in each other"), "{}", a.log());
     // An invalid lock file is left to the tool.
     let more = json!({"source": {"inline": {"files": {"main.tf": "", ".terraform.lock.hcl": "provider {"}}}});
-    let mut a = start_with(&more, &[], |settings, _| settings.provider_cache = Some(dir.path().join("cache")));
+    let mut a = start_with(&more, &[], |settings, _| {
+        settings.provider_cache = Some(dir.path().join("cache"))
+    });
     assert_eq!(a.end().await, 0);
-    assert!(a.log().contains("the lock file cannot be read: line 1"), "{}", a.log());
+    assert!(
+        a.log().contains("the lock file cannot be read: line 1"),
+        "{}",
+        a.log()
+    );
 }

@@ -33,10 +33,19 @@ async fn unknown_word_delays_the_adoption() {
         };
         let mut a = start_with(&json!({}), &[], |_, api| put(api, word));
         let looked = async || Ok(gets(&a.api) >= 4);
-        wait::until(format!("{pointer}: it looks again"), PATIENCE, looked).await.unwrap();
+        wait::until(format!("{pointer}: it looks again"), PATIENCE, looked)
+            .await
+            .unwrap();
         assert_eq!((a.api.writes(), a.ledger().len()), (0, 0), "{pointer}");
         assert!(a.api.status().adopted.is_none(), "{pointer}");
-        put(&a.api, if pointer == "/spec/tool" { "known" } else { known });
+        put(
+            &a.api,
+            if pointer == "/spec/tool" {
+                "known"
+            } else {
+                known
+            },
+        );
         assert_eq!(a.end().await, 0, "{pointer}");
         assert_eq!(a.api.status().result, Some(RunResult::Applied), "{pointer}");
     }
@@ -50,14 +59,20 @@ async fn unknown_word_prevents_the_claim() {
     a.api.approve();
     assert_eq!(a.end().await, 1);
     assert_eq!((a.ran("apply"), a.api.status().claim), (0, None));
-    assert_eq!(a.api.state.lock().unwrap().object["status"]["phase"], "Paused", "it is written by nobody else");
-    assert!(a.message().is_none(), "an attempt that is in other hands says nothing of its run");
+    assert_eq!(
+        a.api.state.lock().unwrap().object["status"]["phase"],
+        "Paused",
+        "it is written by nobody else"
+    );
+    assert!(
+        a.message().is_none(),
+        "an attempt that is in other hands says nothing of its run"
+    );
 }
 
 #[tokio::test]
 async fn unknown_fields_survive_every_write() {
-    let scan =
-        json!({"name": "scan", "attempt": 0, "startedAt": "2026-11-21T10:00:00Z", "exitCode": 0, "newer": {"found": [1, 2]}});
+    let scan = json!({"name": "scan", "attempt": 0, "startedAt": "2026-11-21T10:00:00Z", "exitCode": 0, "newer": {"found": [1, 2]}});
     let line = "10:00:00  Scan  0.1s  a phase of a newer version";
     let mut a = start_with(&json!({"newer": "x"}), &[], |_, api| {
         api.change(|run| {
@@ -81,14 +96,27 @@ async fn unknown_fields_survive_every_write() {
     }
     // Its own writes contain none of it, except in the lists, which are written as a whole.
     let writes = a.api.state.lock().unwrap().writes.clone();
-    let paths: Vec<&str> = writes.iter().flat_map(|w| w.as_array().unwrap()).filter_map(|o| o["path"].as_str()).collect();
-    assert!(paths.iter().all(|path| !path.contains("newer") && *path != "/status/attempt" && *path != "/status"), "{paths:?}");
+    let paths: Vec<&str> = writes
+        .iter()
+        .flat_map(|w| w.as_array().unwrap())
+        .filter_map(|o| o["path"].as_str())
+        .collect();
+    assert!(
+        paths.iter().all(|path| !path.contains("newer")
+            && *path != "/status/attempt"
+            && *path != "/status"),
+        "{paths:?}"
+    );
 }
 
 #[tokio::test]
 async fn agent_of_another_minor_release_ends() {
     let rows = [
-        (json!({"runner": {"image": "mine"}}), false, FailureClass::Configuration),
+        (
+            json!({"runner": {"image": "mine"}}),
+            false,
+            FailureClass::Configuration,
+        ),
         (json!({}), true, FailureClass::Configuration),
         // The next attempt has the controller's image.
         (json!({}), false, FailureClass::Interrupted),
@@ -104,9 +132,15 @@ async fn agent_of_another_minor_release_ends() {
         assert_eq!((a.api.writes(), a.ledger().len()), (0, 0), "{spec}");
         let message = a.message().unwrap();
         let failure = message.failure.unwrap();
-        assert_eq!((message.result, failure.class, failure.reason.as_str()), (None, class, reason::IMAGE_VERSION), "{spec}");
-        let text =
-            format!("the agent of this image is not of release 9.9 but of version {}; nothing was begun", release::VERSION);
+        assert_eq!(
+            (message.result, failure.class, failure.reason.as_str()),
+            (None, class, reason::IMAGE_VERSION),
+            "{spec}"
+        );
+        let text = format!(
+            "the agent of this image is not of release 9.9 but of version {}; nothing was begun",
+            release::VERSION
+        );
         assert_eq!(failure.message, text, "{spec}");
     }
 }
@@ -114,6 +148,8 @@ async fn agent_of_another_minor_release_ends() {
 /// The adoption landed, and the policy changed before its reply came.
 #[tokio::test]
 async fn landed_adoption_survives_another_policy() {
-    let mut a = start_with(&json!({}), &[], |_, api| api.fail(&[Some(Fault::LandedLost), Some(Fault::OtherRelease)]));
+    let mut a = start_with(&json!({}), &[], |_, api| {
+        api.fail(&[Some(Fault::LandedLost), Some(Fault::OtherRelease)])
+    });
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }

@@ -28,16 +28,32 @@ impl Release {
         for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             command.env(variable, self.home.path().join(variable));
         }
-        command.env("KUBECONFIG", &self.world.access.kubeconfig).args(["-n", &self.namespace]).args(args);
+        command
+            .env("KUBECONFIG", &self.world.access.kubeconfig)
+            .args(["-n", &self.namespace])
+            .args(args);
         let output = command.output().context("cannot run helm")?;
-        ensure!(output.status.success(), "helm {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "helm {}: {}",
+            args.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(output.stdout)
     }
 
     /// The chart, without cluster-scoped objects that belong to no release.
     fn chart(&self, verb: &[&str], values: &[&str]) -> Result<Vec<u8>> {
         let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
-        let mut args = [verb, &["again", chart, "--set=crds.install=false,policies.install=false"]].concat();
+        let mut args = [
+            verb,
+            &[
+                "again",
+                chart,
+                "--set=crds.install=false,policies.install=false",
+            ],
+        ]
+        .concat();
         args.extend(values);
         self.helm(&args)
     }
@@ -47,39 +63,71 @@ impl Release {
         // Without access to the cluster, as GitOps tools render.
         let rendered = self.chart(&["template", "--kube-version=1.34.4"], &[])?;
         std::fs::write(&file, rendered)?;
-        self.world.access.kubectl(&[&["apply", "-f", &file.display().to_string()], more].concat()).map(drop)
+        self.world
+            .access
+            .kubectl(&[&["apply", "-f", &file.display().to_string()], more].concat())
+            .map(drop)
     }
 
     fn secret(&self, word: &str) -> SecretName {
-        SecretName { namespace: self.namespace.clone(), name: format!("again-datastore-{word}") }
+        SecretName {
+            namespace: self.namespace.clone(),
+            name: format!("again-datastore-{word}"),
+        }
     }
 }
 
 async fn datastore_secrets_survive_another_apply(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
-    let release = Release { namespace, home: tempfile::tempdir()?, world };
+    let release = Release {
+        namespace,
+        home: tempfile::tempdir()?,
+        world,
+    };
     let install = ["upgrade", "--install"];
     release.chart(&install, &[])?;
     // As the datastore's account, with the rights that the chart grants it.
-    let user = format!("system:serviceaccount:{}:again-datastore", release.namespace);
-    let datastore = Kube::new(release.world.access.impersonate(&user, &[]).await?, ServerClock::default());
+    let user = format!(
+        "system:serviceaccount:{}:again-datastore",
+        release.namespace
+    );
+    let datastore = Kube::new(
+        release.world.access.impersonate(&user, &[]).await?,
+        ServerClock::default(),
+    );
     let mut put = Vec::new();
     for (n, word) in ["keyring", "certificate"].into_iter().enumerate() {
         let secret = release.secret(word);
-        let read = datastore.secret(&secret).await?.with_context(|| format!("no Secret {secret}"))?;
+        let read = datastore
+            .secret(&secret)
+            .await?
+            .with_context(|| format!("no Secret {secret}"))?;
         ensure!(read.data.is_empty(), "{secret} is not empty");
         let data = BTreeMap::from([("a".to_owned(), vec![u8::try_from(n)?; 32])]);
         ensure!(datastore.fill(&secret, &read, &data).await?);
         let late = BTreeMap::from([("a".to_owned(), vec![9; 32])]);
-        ensure!(!datastore.fill(&secret, &read, &late).await?, "the second of two concurrent writers was admitted");
+        ensure!(
+            !datastore.fill(&secret, &read, &late).await?,
+            "the second of two concurrent writers was admitted"
+        );
         put.push((secret, data));
     }
-    ensure!(datastore.secret(&release.secret("other")).await.is_err(), "it reads Secrets that are not its own");
+    ensure!(
+        datastore.secret(&release.secret("other")).await.is_err(),
+        "it reads Secrets that are not its own"
+    );
 
     let there = async |after: &str| -> Result<()> {
         for (secret, data) in &put {
-            let found = datastore.secret(secret).await?.with_context(|| format!("{secret} is gone after {after}"))?;
-            ensure!(found.data == *data, "{secret} after {after}: {:?}", found.data.keys());
+            let found = datastore
+                .secret(secret)
+                .await?
+                .with_context(|| format!("{secret} is gone after {after}"))?;
+            ensure!(
+                found.data == *data,
+                "{secret} after {after}: {:?}",
+                found.data.keys()
+            );
         }
         Ok(())
     };

@@ -42,19 +42,30 @@ async fn busy_annotators_delay_neither_approval_nor_apply(world: World) -> Resul
     let rig = Rig::new(world).await?;
     rig.create(&json!({})).await?;
     rig.look("opened", is_open(1)).await?;
-    let work = Played { state_key: Some(sum('e')), ..Played::default() };
+    let work = Played {
+        state_key: Some(sum('e')),
+        ..Played::default()
+    };
     let mut process = rig.start(rig.token().await?, work.clone()).await?;
-    rig.until("waiting", |status| status.phase == Some(Phase::AwaitingApproval)).await?;
+    rig.until("waiting", |status| {
+        status.phase == Some(Phase::AwaitingApproval)
+    })
+    .await?;
     let writers: Vec<_> = (0..WRITERS).map(|index| writer(&rig, index)).collect();
     rig.approve().await?;
     // The test reconciles until the approval is recorded and not afterwards, so only the agent writes the claim.
-    let recorded = rig.look("approved", |status| status.approval.is_some()).await;
+    let recorded = rig
+        .look("approved", |status| status.approval.is_some())
+        .await;
     let claimed = rig.until("claimed", |status| status.claim.is_some()).await;
     let stopped = writers.iter().filter(|writer| writer.is_finished()).count();
     writers.iter().for_each(JoinHandle::abort);
     recorded?;
     claimed?;
-    ensure!(stopped == 0, "{stopped} of {WRITERS} writers had stopped by then");
+    ensure!(
+        stopped == 0,
+        "{stopped} of {WRITERS} writers had stopped by then"
+    );
     ensure!(process.end().await? == 0 && work.applies.load(Ordering::Relaxed) == 1);
     let ended = rig.status().await?;
     ensure!(ended.result == Some(RunResult::Applied), "{ended:?}");

@@ -44,7 +44,12 @@ fn at(phase: Phase) -> Value {
         Phase::Failed => json!({"phase": phase, "result": "Failed"}),
         Phase::Canceled => json!({"phase": phase, "result": "Canceled"}),
         Phase::Apply => json!({"phase": phase, "claim": a_claim('a')}),
-        Phase::Pending | Phase::Setup | Phase::Init | Phase::Plan | Phase::AwaitingApproval | Phase::Unknown => {
+        Phase::Pending
+        | Phase::Setup
+        | Phase::Init
+        | Phase::Plan
+        | Phase::AwaitingApproval
+        | Phase::Unknown => {
             json!({"phase": phase})
         }
     }
@@ -53,9 +58,16 @@ fn at(phase: Phase) -> Value {
 /// A run that has come to a phase on a legal path.
 async fn walk(scene: &Scene, run: &str, to: Phase) -> Result<()> {
     use Phase::{Init, Pending, Plan, Setup};
-    scene.rows(run, json!([["creation", "admin", {"create": {}}, ""]])).await?;
-    for phase in [Pending, Setup, Init, Plan].into_iter().filter(|phase| *phase < to).chain([to]) {
-        let rows = json!([[format!("{phase} on the way to {to}"), "admin", {"status": at(phase)}, ""]]);
+    scene
+        .rows(run, json!([["creation", "admin", {"create": {}}, ""]]))
+        .await?;
+    for phase in [Pending, Setup, Init, Plan]
+        .into_iter()
+        .filter(|phase| *phase < to)
+        .chain([to])
+    {
+        let rows =
+            json!([[format!("{phase} on the way to {to}"), "admin", {"status": at(phase)}, ""]]);
         scene.rows(run, rows).await?;
     }
     Ok(())
@@ -72,7 +84,8 @@ async fn name_has_at_most_52_characters(world: World) -> Result<()> {
 
 async fn spec_never_changes(world: World) -> Result<()> {
     let scene = Scene::new(world, &[]).await?;
-    let variables = |first: u8| json!({"variables": [{"name": "a", "value": {"deep": [first, "x"]}}]});
+    let variables =
+        |first: u8| json!({"variables": [{"name": "a", "value": {"deep": [first, "x"]}}]});
     let immutable = "spec is immutable";
     let rows = json!([
         ["creation", "admin", {"create": {"spec": variables(1)}}, ""],
@@ -102,7 +115,11 @@ async fn status_is_never_removed(world: World) -> Result<()> {
 async fn first_phase_is_pending(world: World) -> Result<()> {
     let scene = Scene::new(world, &[]).await?;
     for phase in Phase::ALL {
-        let message = if phase == Phase::Pending { "" } else { "the first phase is Pending" };
+        let message = if phase == Phase::Pending {
+            ""
+        } else {
+            "the first phase is Pending"
+        };
         let rows = json!([
             ["creation", "admin", {"create": {}}, ""],
             ["phase", "admin", {"status": at(phase)}, message],
@@ -133,9 +150,17 @@ async fn every_pair_of_phases_is_decided_as_in_the_table(world: World) -> Result
             if from.is_terminal() && from != to && !to.is_terminal() {
                 body["result"] = Value::Null;
             }
-            let dry = PatchParams { dry_run: true, ..PatchParams::default() };
-            let answer = runs.patch_status(&name, &dry, &Patch::Merge(json!({"status": body}))).await;
-            ensure!(answer.is_ok() == from.may_become(to), "{from} to {to}: {answer:?}");
+            let dry = PatchParams {
+                dry_run: true,
+                ..PatchParams::default()
+            };
+            let answer = runs
+                .patch_status(&name, &dry, &Patch::Merge(json!({"status": body})))
+                .await;
+            ensure!(
+                answer.is_ok() == from.may_become(to),
+                "{from} to {to}: {answer:?}"
+            );
         }
         if from != Phase::Pending {
             removed_phase(&scene, &name).await?;
@@ -196,7 +221,8 @@ async fn result_belongs_to_its_phase(world: World) -> Result<()> {
             let name = format!("{phase}-{result}").to_lowercase();
             walk(&scene, &name, Phase::Plan).await?;
             let message = if result.phase() == phase { "" } else { own };
-            let rows = json!([["end", "admin", {"status": {"phase": phase, "result": result}}, message]]);
+            let rows =
+                json!([["end", "admin", {"status": {"phase": phase, "result": result}}, message]]);
             scene.rows(&name, rows).await?;
         }
     }
@@ -239,7 +265,11 @@ async fn only_a_claimed_run_is_applied(world: World) -> Result<()> {
 async fn defaults_are_stored(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     let spec = world.create(&namespace, RUN, &json!({})).await?.spec;
-    ensure!(spec.timeouts.apply.to_string() == "6h" && spec.retry.limit == 3 && spec.workspace == "default");
+    ensure!(
+        spec.timeouts.apply.to_string() == "6h"
+            && spec.retry.limit == 3
+            && spec.workspace == "default"
+    );
     Ok(())
 }
 
@@ -255,7 +285,8 @@ fn sources() -> Value {
     let git = |git: Value| with(&json!({"source": {"git": git}}));
     let inline = |path: &str| json!({"source": {"inline": {"files": {path: "x"}}}});
     let artifact = |url: &str, more: Value| {
-        let mut spec = json!({"stack": "s", "source": {"artifact": {"url": url, "digest": sum('a')}}});
+        let mut spec =
+            json!({"stack": "s", "source": {"artifact": {"url": url, "digest": sum('a')}}});
         json_patch::merge(&mut spec, &more);
         spec
     };
@@ -383,11 +414,16 @@ fn settings() -> Value {
 
 async fn senseless_spec_is_refused_on_creation(world: World) -> Result<()> {
     let scene = Scene::new(world, &[]).await?;
-    let runs: Api<DynamicObject> =
-        Api::namespaced_with(scene.world.admin.clone(), &scene.namespace, &ApiResource::erase::<TerraformRun>(&()));
+    let runs: Api<DynamicObject> = Api::namespaced_with(
+        scene.world.admin.clone(),
+        &scene.namespace,
+        &ApiResource::erase::<TerraformRun>(&()),
+    );
     let rows = |rows: Value| serde_json::from_value::<Vec<(String, Value, bool)>>(rows);
     let over_git = [rows(inputs())?, rows(settings())?].concat();
-    let over_git = over_git.into_iter().map(|(name, spec, accepted)| (name, with(&spec), accepted));
+    let over_git = over_git
+        .into_iter()
+        .map(|(name, spec, accepted)| (name, with(&spec), accepted));
     for (name, spec, accepted) in rows(sources())?.into_iter().chain(over_git) {
         let mut object = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun",
             "metadata": {"generateName": "a-"}, "spec": spec});
@@ -395,7 +431,15 @@ async fn senseless_spec_is_refused_on_creation(world: World) -> Result<()> {
             object.as_object_mut().map(|object| object.remove("spec"));
         }
         let object = serde_json::from_value(object).with_context(|| name.clone())?;
-        let answer = runs.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await;
+        let answer = runs
+            .create(
+                &PostParams {
+                    dry_run: true,
+                    ..PostParams::default()
+                },
+                &object,
+            )
+            .await;
         ensure!(answer.is_ok() == accepted, "{name}: {answer:?}");
     }
     Ok(())

@@ -30,16 +30,24 @@ const SOURCES: &str = "Deployment/pawl-sources";
 /// Renders the chart with values by their paths.
 pub(crate) fn render(values: &Value) -> Result<Vec<Value>> {
     let values = values.as_object().context("no object")?.iter();
-    let values: Vec<_> = values.map(|(path, value)| format!("--set-json={path}={value}")).collect();
+    let values: Vec<_> = values
+        .map(|(path, value)| format!("--set-json={path}={value}"))
+        .collect();
     let text = String::from_utf8(rendered("pawl", &values)?)?;
-    let documents = text.split("\n---\n").filter(|part| part.lines().any(|line| !line.starts_with('#') && !line.is_empty()));
-    documents.map(|part| serde_saphyr::from_str(part.trim_start_matches("---\n")).context("YAML")).collect()
+    let documents = text.split("\n---\n").filter(|part| {
+        part.lines()
+            .any(|line| !line.starts_with('#') && !line.is_empty())
+    });
+    documents
+        .map(|part| serde_saphyr::from_str(part.trim_start_matches("---\n")).context("YAML"))
+        .collect()
 }
 
 /// An object by `KIND/NAME`.
 fn find<'a>(all: &'a [Value], object: &str) -> Option<&'a Value> {
     let (kind, name) = object.split_once('/')?;
-    all.iter().find(|object| object["kind"] == kind && name_of(object) == name)
+    all.iter()
+        .find(|object| object["kind"] == kind && name_of(object) == name)
 }
 
 pub(crate) fn get<'a>(all: &'a [Value], object: &str) -> Result<&'a Value> {
@@ -52,14 +60,20 @@ fn name_of(object: &Value) -> &str {
 
 /// Fails if an object is rendered whose name contains `part`.
 fn lacks_objects(all: &[Value], part: &str) -> Result<()> {
-    let found: Vec<_> = all.iter().map(name_of).filter(|name| name.contains(part)).collect();
+    let found: Vec<_> = all
+        .iter()
+        .map(name_of)
+        .filter(|name| name.contains(part))
+        .collect();
     ensure!(found.is_empty(), "{found:?}");
     Ok(())
 }
 
 /// Compares values by object and path. `pod` and `container` begin paths in a Deployment; null stands for no value.
 fn holds(all: &[Value], wanted: Value) -> Result<()> {
-    for (object, values) in serde_json::from_value::<BTreeMap<String, BTreeMap<String, Value>>>(wanted)? {
+    for (object, values) in
+        serde_json::from_value::<BTreeMap<String, BTreeMap<String, Value>>>(wanted)?
+    {
         for (path, wanted) in values {
             let pointer = match path.split_once('/') {
                 Some(("pod", path)) => format!("/spec/template/spec/{path}"),
@@ -67,7 +81,10 @@ fn holds(all: &[Value], wanted: Value) -> Result<()> {
                 _ => format!("/{path}"),
             };
             let found = get(all, &object)?.pointer(&pointer).unwrap_or(&Value::Null);
-            ensure!(*found == wanted, "{object} {path} is {found} and not {wanted}");
+            ensure!(
+                *found == wanted,
+                "{object} {path} is {found} and not {wanted}"
+            );
         }
     }
     Ok(())
@@ -76,29 +93,52 @@ fn holds(all: &[Value], wanted: Value) -> Result<()> {
 /// The arguments of a Deployment's container.
 fn arguments<'a>(all: &'a [Value], deployment: &str) -> Result<Vec<&'a str>> {
     let arguments = &get(all, deployment)?["spec"]["template"]["spec"]["containers"][0]["args"];
-    Ok(arguments.as_array().into_iter().flatten().filter_map(Value::as_str).collect())
+    Ok(arguments
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect())
 }
 
 /// Fails unless a Deployment has all these arguments, which are separated by spaces.
 fn passes(all: &[Value], deployment: &str, wanted: &str) -> Result<()> {
     let arguments = arguments(all, deployment)?;
-    let missing = wanted.split_whitespace().find(|wanted| !arguments.contains(wanted));
-    ensure!(missing.is_none(), "{deployment} lacks {missing:?}: {arguments:?}");
+    let missing = wanted
+        .split_whitespace()
+        .find(|wanted| !arguments.contains(wanted));
+    ensure!(
+        missing.is_none(),
+        "{deployment} lacks {missing:?}: {arguments:?}"
+    );
     Ok(())
 }
 
 /// Fails if an argument of a Deployment contains one of these parts, which are separated by spaces.
 fn passes_no(all: &[Value], deployment: &str, parts: &str) -> Result<()> {
     let arguments = arguments(all, deployment)?;
-    let found = arguments.iter().find(|argument| parts.split(' ').any(|part| argument.contains(part)));
+    let found = arguments
+        .iter()
+        .find(|argument| parts.split(' ').any(|part| argument.contains(part)));
     ensure!(found.is_none(), "{deployment}: {found:?}");
     Ok(())
 }
 
 /// `NAMESPACE/ROLE` of each binding of roles whose names begin with `start`, separated by spaces.
 fn bindings(all: &[Value], start: &str) -> String {
-    let role = |object: &Value| object["roleRef"]["name"].as_str().filter(|name| name.starts_with(start)).map(str::to_owned);
-    let of = |object: &Value| Some(format!("{}/{}", object["metadata"]["namespace"].as_str().unwrap_or_default(), role(object)?));
+    let role = |object: &Value| {
+        object["roleRef"]["name"]
+            .as_str()
+            .filter(|name| name.starts_with(start))
+            .map(str::to_owned)
+    };
+    let of = |object: &Value| {
+        Some(format!(
+            "{}/{}",
+            object["metadata"]["namespace"].as_str().unwrap_or_default(),
+            role(object)?
+        ))
+    };
     all.iter().filter_map(of).collect::<Vec<_>>().join(" ")
 }
 
@@ -128,7 +168,9 @@ fn restricted(all: &[Value], deployment: &str) -> Result<()> {
 async fn users_have_their_own_priority_level(_: World) -> Result<()> {
     let all = render(&json!({}))?;
     let (people, own) = ("FlowSchema/pawl-people", "FlowSchema/pawl-controller");
-    let level = get(&all, people)?["spec"]["priorityLevelConfiguration"]["name"].as_str().context("no level")?;
+    let level = get(&all, people)?["spec"]["priorityLevelConfiguration"]["name"]
+        .as_str()
+        .context("no level")?;
     let level = format!("PriorityLevelConfiguration/{level}");
     let mut writes = rule("pawl.run", "terraformruns", "patch update");
     writes["namespaces"] = json!(["*"]);
@@ -146,7 +188,9 @@ async fn users_have_their_own_priority_level(_: World) -> Result<()> {
     });
     holds(&all, rows)?;
     // The lower number takes precedence.
-    let precedence = |schema: &str| Ok::<_, anyhow::Error>(get(&all, schema)?["spec"]["matchingPrecedence"].as_u64());
+    let precedence = |schema: &str| {
+        Ok::<_, anyhow::Error>(get(&all, schema)?["spec"]["matchingPrecedence"].as_u64())
+    };
     ensure!(precedence(own)? < precedence(people)?);
     ensure!(find(&render(&json!({"policies.install": false}))?, people).is_none());
     Ok(())
@@ -155,14 +199,26 @@ async fn users_have_their_own_priority_level(_: World) -> Result<()> {
 async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
     let all = render(&json!({}))?;
     restricted(&all, SOURCES)?;
-    passes(&all, SOURCES, "--datastore-url=https://pawl-datastore.pawl-system.svc --mirrors-mib=4096")?;
+    passes(
+        &all,
+        SOURCES,
+        "--datastore-url=https://pawl-datastore.pawl-system.svc --mirrors-mib=4096",
+    )?;
     passes(&all, SOURCES, "--secrets-role=pawl-sources-secrets")?;
     let account = "--sources-account=system:serviceaccount:pawl-system:pawl-sources";
     passes(&all, DATASTORE, account)?;
     // All its rights: it writes status only, and cannot list Secrets.
     let rights = [
-        rule("pawl.run", "terraformrepositories terraformlayers", "get list watch"),
-        rule("pawl.run", "terraformrepositories/status terraformlayers/status", "patch"),
+        rule(
+            "pawl.run",
+            "terraformrepositories terraformlayers",
+            "get list watch",
+        ),
+        rule(
+            "pawl.run",
+            "terraformrepositories/status terraformlayers/status",
+            "patch",
+        ),
         rule("pawl.run", "terraformruns", "list"),
     ];
     let audience = "pod/volumes/0/projected/sources/1/serviceAccountToken/audience";
@@ -178,21 +234,34 @@ async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
     ensure!(bindings(&all, "pawl-sources") == "/pawl-sources");
     let some = render(&json!({"watchNamespaces": ["a", "b"], "sources.namespaces": ["b"]}))?;
     let bound = bindings(&some, "pawl-sources");
-    ensure!(bound == "a/pawl-sources b/pawl-sources b/pawl-sources-secrets", "{bound}");
+    ensure!(
+        bound == "a/pawl-sources b/pawl-sources b/pawl-sources-secrets",
+        "{bound}"
+    );
     for off in ["sources.enabled", "datastore.enabled"] {
         let all = render(&json!({off: false}))?;
         lacks_objects(&all, "pawl-sources").context(off)?;
-        ensure!(!serde_json::to_string(&all)?.contains("sources-account"), "{off}");
+        ensure!(
+            !serde_json::to_string(&all)?.contains("sources-account"),
+            "{off}"
+        );
     }
     Ok(())
 }
 
 async fn server_is_optional_and_restricted(_: World) -> Result<()> {
     lacks_objects(&render(&json!({}))?, "-server")?;
-    let all = render(&json!({"server.enabled": true, "server.port": 8443, "watchNamespaces": ["a", "b"]}))?;
+    let all = render(
+        &json!({"server.enabled": true, "server.port": 8443, "watchNamespaces": ["a", "b"]}),
+    )?;
     restricted(&all, SERVER)?;
-    let wanted = "server --listen=0.0.0.0:8443 --metrics-listen=0.0.0.0:8080 --watch-namespaces=a,b";
-    ensure!(arguments(&all, SERVER)?.join(" ") == wanted, "{:?}", arguments(&all, SERVER)?);
+    let wanted =
+        "server --listen=0.0.0.0:8443 --metrics-listen=0.0.0.0:8080 --watch-namespaces=a,b";
+    ensure!(
+        arguments(&all, SERVER)?.join(" ") == wanted,
+        "{:?}",
+        arguments(&all, SERVER)?
+    );
     // It may patch repositories in watched namespaces; the policy limits that to one annotation. The role for Secrets is bound nowhere. It
     // reviews tokens and access cluster-wide.
     let labels = &get(&all, SERVER)?["spec"]["template"]["metadata"]["labels"];
@@ -216,9 +285,18 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
     holds(&all, rows)?;
     let bound = bindings(&all, "pawl-server");
     ensure!(bound == "a/pawl-server b/pawl-server", "{bound}");
-    let tls = render(&json!({"server.enabled": true, "server.tls.existingSecret": "cert", "policies.install": false}))?;
-    holds(&tls, json!({SERVER: {"pod/volumes/0/secret/secretName": "cert", "pod/volumes/1": null}}))?;
-    passes(&tls, SERVER, "--tls-cert=/pawl/tls/tls.crt --tls-key=/pawl/tls/tls.key")?;
+    let tls = render(
+        &json!({"server.enabled": true, "server.tls.existingSecret": "cert", "policies.install": false}),
+    )?;
+    holds(
+        &tls,
+        json!({SERVER: {"pod/volumes/0/secret/secretName": "cert", "pod/volumes/1": null}}),
+    )?;
+    passes(
+        &tls,
+        SERVER,
+        "--tls-cert=/pawl/tls/tls.crt --tls-key=/pawl/tls/tls.key",
+    )?;
     get(&tls, "ValidatingAdmissionPolicy/pawl-server")?;
     get(&tls, "ClusterRoleBinding/pawl-server").map(drop)
 }
@@ -228,7 +306,11 @@ async fn standby_controllers_elect_a_leader(_: World) -> Result<()> {
     ensure!(find(&one, "PodDisruptionBudget/pawl-controller").is_none());
     passes_no(&one, CONTROLLER, "--leader-lease")?;
     // Leases in its own namespace only.
-    ensure!(!get(&one, "ClusterRole/pawl-controller")?["rules"].to_string().contains("leases"));
+    ensure!(
+        !get(&one, "ClusterRole/pawl-controller")?["rules"]
+            .to_string()
+            .contains("leases")
+    );
     let role = "Role/pawl-controller-leases";
     let rows = json!({
         CONTROLLER: {
@@ -261,22 +343,39 @@ async fn tool_settings_reach_the_controller(_: World) -> Result<()> {
     use crds::tools::{ToolSettings, ToolVerification};
     let settings = |all: &[Value]| -> Result<ToolSettings> {
         let arguments = arguments(all, CONTROLLER)?;
-        let argument = arguments.into_iter().find_map(|argument| argument.strip_prefix("--runner-tools="));
-        argument.context("no argument")?.parse().map_err(anyhow::Error::msg)
+        let argument = arguments
+            .into_iter()
+            .find_map(|argument| argument.strip_prefix("--runner-tools="));
+        argument
+            .context("no argument")?
+            .parse()
+            .map_err(anyhow::Error::msg)
     };
     let reads_namespaces = |all: &[Value]| -> Result<bool> {
-        Ok(get(all, "ClusterRole/pawl-controller")?["rules"].to_string().contains("namespaces"))
+        Ok(get(all, "ClusterRole/pawl-controller")?["rules"]
+            .to_string()
+            .contains("namespaces"))
     };
     let all = render(&json!({}))?;
-    ensure!(settings(&all)? == ToolSettings::default() && !reads_namespaces(&all)?, "{:?}", settings(&all)?);
+    ensure!(
+        settings(&all)? == ToolSettings::default() && !reads_namespaces(&all)?,
+        "{:?}",
+        settings(&all)?
+    );
     let mirror = json!({"tool": "Terraform", "url": "https://m/x", "secretName": "m", "ca": "A\nB", "verification": "Sums"});
     let cache = json!({"hostPath": "/var/cache/pawl"});
     let tools = json!({"mirrors": [mirror], "offline": true, "cache": cache});
     let all = render(&json!({"runner.tools": tools}))?;
     let settings = settings(&all)?;
-    ensure!(settings.offline && settings.cache.host_path.as_deref() == Some("/var/cache/pawl"), "{settings:?}");
+    ensure!(
+        settings.offline && settings.cache.host_path.as_deref() == Some("/var/cache/pawl"),
+        "{settings:?}"
+    );
     let mirror = &settings.mirrors[0];
-    ensure!(mirror.verification == ToolVerification::Sums && mirror.ca.as_deref() == Some("A\nB"), "{mirror:?}");
+    ensure!(
+        mirror.verification == ToolVerification::Sums && mirror.ca.as_deref() == Some("A\nB"),
+        "{mirror:?}"
+    );
     ensure!(reads_namespaces(&all)?);
     Ok(())
 }
@@ -287,7 +386,8 @@ async fn values_reach_the_controller(_: World) -> Result<()> {
     let proxy = json!({"https": "http://p.example.org:3128", "noProxy": ".example.org,10.0.0.0/8"});
     let bounds = json!({"total": 40, "perNamespace": 4});
     let proxies = "--runner-https-proxy --runner-http-proxy --runner-no-proxy";
-    let proxied = "--runner-https-proxy=http://p.example.org:3128 --runner-no-proxy=.example.org,10.0.0.0/8";
+    let proxied =
+        "--runner-https-proxy=http://p.example.org:3128 --runner-no-proxy=.example.org,10.0.0.0/8";
     let confinement = "--runner-require-confinement";
     let restore = "--refuse-plans-before";
     let bounded = "--max-concurrent-runs=40 --max-concurrent-runs-per-namespace=4 --freeze";
@@ -311,22 +411,35 @@ async fn values_reach_the_controller(_: World) -> Result<()> {
     for (values, starts, wanted) in serde_json::from_value::<Vec<(Value, String, String)>>(rows)? {
         let all = render(&values)?;
         let is_of = |argument: &&str| starts.split(' ').any(|start| argument.starts_with(start));
-        let found: Vec<_> = arguments(&all, CONTROLLER)?.into_iter().filter(is_of).collect();
+        let found: Vec<_> = arguments(&all, CONTROLLER)?
+            .into_iter()
+            .filter(is_of)
+            .collect();
         ensure!(found.join(" ") == wanted, "{values}: {found:?}");
     }
     // Sources trust the same authorities.
     let all = render(&json!({"runner.ca": pem}))?;
-    ensure!(arguments(&all, SOURCES)?.contains(&format!("--ca={pem}").as_str()), "{:?}", arguments(&all, SOURCES)?);
+    ensure!(
+        arguments(&all, SOURCES)?.contains(&format!("--ca={pem}").as_str()),
+        "{:?}",
+        arguments(&all, SOURCES)?
+    );
     Ok(())
 }
 
 const RESTORED: &str = "2026-11-22T05:13:16Z";
 
 async fn restore_time_reaches_the_policy(_: World) -> Result<()> {
-    for (values, wanted) in [(json!({}), false), (json!({"controller.refusePlansBefore": RESTORED}), true)] {
+    for (values, wanted) in [
+        (json!({}), false),
+        (json!({"controller.refusePlansBefore": RESTORED}), true),
+    ] {
         let all = render(&values)?;
         let policy = get(&all, "ValidatingAdmissionPolicy/pawl-status")?.to_string();
-        ensure!(policy.contains(&format!(">= timestamp('{RESTORED}')")) == wanted, "{policy}");
+        ensure!(
+            policy.contains(&format!(">= timestamp('{RESTORED}')")) == wanted,
+            "{policy}"
+        );
     }
     Ok(())
 }
@@ -336,9 +449,15 @@ async fn shared_states_reach_the_controller(_: World) -> Result<()> {
     passes_no(&render(&json!({}))?, CONTROLLER, "--shared-states=")?;
     let all = render(&json!({"sharedStates": [["team-a", "team-b"], ["team-c", "team-d"]]}))?;
     let arguments = arguments(&all, CONTROLLER)?;
-    let groups = arguments.iter().find_map(|argument| argument.strip_prefix("--shared-states=")).context("no argument")?;
+    let groups = arguments
+        .iter()
+        .find_map(|argument| argument.strip_prefix("--shared-states="))
+        .context("no argument")?;
     let shared: SharedStates = groups.parse().map_err(anyhow::Error::msg)?;
-    ensure!(shared.group("team-d") == ["team-c", "team-d"] && shared.group("team-e") == ["team-e"], "{shared:?}");
+    ensure!(
+        shared.group("team-d") == ["team-c", "team-d"] && shared.group("team-e") == ["team-e"],
+        "{shared:?}"
+    );
     Ok(())
 }
 
@@ -353,7 +472,8 @@ async fn values_of_an_earlier_release_render(_: World) -> Result<()> {
 }
 
 async fn senseless_values_are_refused(_: World) -> Result<()> {
-    let mirror = |url: &str, tool: &str| json!({"runner.tools.mirrors": [{"tool": tool, "url": url}]});
+    let mirror =
+        |url: &str, tool: &str| json!({"runner.tools.mirrors": [{"tool": tool, "url": url}]});
     let unverified = json!({"tool": "OpenTofu", "url": "https://m", "verification": "Off"});
     let rows = json!([
         {"datastore.networkPolicy.apiServerCIDRs": ["everywhere"]},

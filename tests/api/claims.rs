@@ -3,7 +3,9 @@
 use anyhow::{Context, Result};
 use crds::names;
 use harness::{cluster::objects, wait};
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 
@@ -61,12 +63,19 @@ async fn claim_needs_live_approval_of_this_plan(world: World) -> Result<()> {
 /// Creates a run whose first attempt is closed while its plan waits, and whose second restores a plan and has adopted as its agent does.
 async fn restoring(scene: &mut Scene, run: &str, of: u32, spec: &Value) -> Result<(Agent, Agent)> {
     let first = scene.waiting(run, spec).await?;
-    scene.status(run, json!({"attempt": {"open": false}})).await?;
-    scene.status(run, json!({"attempt": {"restores": of}})).await?;
+    scene
+        .status(run, json!({"attempt": {"open": false}}))
+        .await?;
+    scene
+        .status(run, json!({"attempt": {"restores": of}}))
+        .await?;
     let second = scene.open(run, 2).await?;
     let mut adoption = second.adoption(2, '2');
     adoption["phase"] = "AwaitingApproval".into();
-    second.status(&adoption).await.context("adoption in AwaitingApproval")?;
+    second
+        .status(&adoption)
+        .await
+        .context("adoption in AwaitingApproval")?;
     Ok((first, second))
 }
 
@@ -92,7 +101,8 @@ async fn restored_plan_is_claimed_by_the_restoring_attempt(world: World) -> Resu
     let mut scene = Scene::new(world, &[]).await?;
     let (_, agent) = restoring(&mut scene, "other", 7, &json!({})).await?;
     scene.approve("other").await?;
-    let rows = json!([["not the restored plan", "other-a2", {"status": agent.claim(2, '2', 'a')}, LIVE]]);
+    let rows =
+        json!([["not the restored plan", "other-a2", {"status": agent.claim(2, '2', 'a')}, LIVE]]);
     scene.rows("other", rows).await?;
 
     let (first, agent) = restoring(&mut scene, RUN, 1, &json!({})).await?;
@@ -192,11 +202,13 @@ async fn planning_account_does_not_apply(world: World) -> Result<()> {
     let agent = scene.waiting(RUN, &spec).await?;
     scene.approve(RUN).await?;
     let restores = "a plan is applied by an attempt that restores it";
-    let rows = json!([["the planning pod", "run-a1", {"status": agent.claim(1, '0', 'a')}, restores]]);
+    let rows =
+        json!([["the planning pod", "run-a1", {"status": agent.claim(1, '0', 'a')}, restores]]);
     scene.rows(RUN, rows).await?;
     let (_, agent) = restoring(&mut scene, "restored", 1, &spec).await?;
     scene.approve("restored").await?;
-    let rows = json!([["a restoring pod", "restored-a2", {"status": agent.claim(2, '2', 'a')}, ""]]);
+    let rows =
+        json!([["a restoring pod", "restored-a2", {"status": agent.claim(2, '2', 'a')}, ""]]);
     scene.rows("restored", rows).await?;
     spec["approval"] = json!({"mode": "Automatic"});
     let manual = "planServiceAccountName needs approval.mode Manual";
@@ -240,7 +252,9 @@ async fn policy_of_a_restore(scene: &Scene, at: &str) -> Result<()> {
     let renamed = |kind: &str| -> Result<Value> {
         let mut object = crate::chart::get(&all, &format!("{kind}/pawl-status"))?.clone();
         object["metadata"]["labels"] = Value::Null;
-        Ok(serde_json::from_str(&object.to_string().replace("pawl-status", NAME))?)
+        Ok(serde_json::from_str(
+            &object.to_string().replace("pawl-status", NAME),
+        )?)
     };
     let mut binding = renamed("ValidatingAdmissionPolicyBinding")?;
     let here = json!({"kubernetes.io/metadata.name": scene.namespace});
@@ -248,12 +262,25 @@ async fn policy_of_a_restore(scene: &Scene, at: &str) -> Result<()> {
     let admin = &scene.world.admin;
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(admin.clone());
     objects::create(&policies, renamed("ValidatingAdmissionPolicy")?).await?;
-    objects::create(&Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone()), binding).await?;
+    objects::create(
+        &Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone()),
+        binding,
+    )
+    .await?;
     // It refuses a probe of its name, like the chart's policy.
     let mut probe = run("probe", &json!({}))?;
     probe.metadata.annotations = Some([("pawl.run/probe".to_owned(), NAME.to_owned())].into());
-    let (params, runs) = (PostParams { dry_run: true, ..PostParams::default() }, scene.world.runs(&scene.namespace));
-    wait::until("the policy is in force", PATIENCE, async || Ok(runs.create(&params, &probe).await.is_err())).await
+    let (params, runs) = (
+        PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        },
+        scene.world.runs(&scene.namespace),
+    );
+    wait::until("the policy is in force", PATIENCE, async || {
+        Ok(runs.create(&params, &probe).await.is_err())
+    })
+    .await
 }
 
 async fn plan_made_before_a_restore_is_not_claimed(world: World) -> Result<()> {
@@ -266,10 +293,16 @@ async fn plan_made_before_a_restore_is_not_claimed(world: World) -> Result<()> {
         ("then", Some("2026-11-22T05:13:16Z"), ""),
         ("after", Some("2026-11-22T07:00:00Z"), ""),
     ] {
-        let (agent, pod) = (scene.planning(name, &json!({})).await?, format!("{name}-a1"));
+        let (agent, pod) = (
+            scene.planning(name, &json!({})).await?,
+            format!("{name}-a1"),
+        );
         let mut planned = plan(1, 'a');
         planned["createdAt"] = made.into();
-        agent.status(&json!({"phase": "AwaitingApproval", "plan": planned})).await.context("plan")?;
+        agent
+            .status(&json!({"phase": "AwaitingApproval", "plan": planned}))
+            .await
+            .context("plan")?;
         scene.approve(name).await?;
         let rows = json!([["claim", pod, {"status": agent.claim(1, '0', 'a')}, message]]);
         scene.rows(name, rows).await?;
@@ -292,7 +325,11 @@ async fn automatic_run_claims_within_its_bounds(world: World) -> Result<()> {
     let mut scene = Scene::new(world, &[]).await?;
     let spec = json!({"approval": {"mode": "Automatic", "automaticWhen": {"maxReplace": 1}}});
     // Of two that are destroyed, one is replaced: one more is destroyed than allowed.
-    for (name, destroy, replace, message) in [("destroys", 2, 1, LIVE), ("replaces", 2, 2, LIVE), ("within", 1, 1, "")] {
+    for (name, destroy, replace, message) in [
+        ("destroys", 2, 1, LIVE),
+        ("replaces", 2, 2, LIVE),
+        ("within", 1, 1, ""),
+    ] {
         let (agent, pod) = (scene.planning(name, &spec).await?, format!("{name}-a1"));
         let mut plan = plan(1, 'a');
         (plan["destroy"], plan["replace"]) = (destroy.into(), replace.into());

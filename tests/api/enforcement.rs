@@ -2,7 +2,10 @@
 //! policies.
 
 use anyhow::{Context as _, Result, ensure};
-use crds::{RunResult, TerraformLayer, TerraformRun, TerraformRunStatus as Status, conditions, names, reason};
+use crds::{
+    RunResult, TerraformLayer, TerraformRun, TerraformRunStatus as Status, conditions, names,
+    reason,
+};
 use harness::{cluster::objects, wait};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use kube::{
@@ -26,7 +29,9 @@ async fn missing_policy_stops_runs_and_revokes_annotations(_: World) -> Result<(
         Box::pin(missing(&world, policy)).await.context(policy)?;
     }
     for looked_at in [true, false] {
-        Box::pin(forged(&world, looked_at)).await.with_context(|| format!("looked at meanwhile: {looked_at}"))?;
+        Box::pin(forged(&world, looked_at))
+            .await
+            .with_context(|| format!("looked at meanwhile: {looked_at}"))?;
     }
     Box::pin(created(&world)).await?;
     Box::pin(layer(&world)).await
@@ -37,7 +42,11 @@ async fn take_away(world: &World, policy: &str) -> Result<ValidatingAdmissionPol
     let mut binding = bindings.get(policy).await?;
     bindings.delete(policy, &DeleteParams::default()).await?;
     let ObjectMeta { name, labels, .. } = binding.metadata;
-    binding.metadata = ObjectMeta { name, labels, ..ObjectMeta::default() };
+    binding.metadata = ObjectMeta {
+        name,
+        labels,
+        ..ObjectMeta::default()
+    };
     Ok(binding)
 }
 
@@ -60,11 +69,17 @@ fn is_revoked(status: &Status) -> bool {
 async fn missing(world: &World, policy: &str) -> Result<()> {
     let manual = Rig::guarded(world.clone()).await?;
     manual.enforced().await?;
-    let (automatic, waiting, queued) = (manual.beside().await?, manual.beside().await?, manual.beside().await?);
+    let (automatic, waiting, queued) = (
+        manual.beside().await?,
+        manual.beside().await?,
+        manual.beside().await?,
+    );
     plans(&waiting).await?;
     let address = format!("http://state.example.com/{}", queued.namespace);
     let applies = json!({"approval": {"mode": "Automatic"}, "backend": {"type": "http", "config": {"address": address}}});
-    let in_line = |status: &Status| has(status, conditions::STATE_LEASED, "False", reason::QUEUED) && !waits(status);
+    let in_line = |status: &Status| {
+        has(status, conditions::STATE_LEASED, "False", reason::QUEUED) && !waits(status)
+    };
     world.create(&queued.namespace, "first", &applies).await?;
     queued.step_of("first").await?;
     queued.create(&applies).await?;
@@ -72,11 +87,19 @@ async fn missing(world: &World, policy: &str) -> Result<()> {
 
     let binding = take_away(world, policy).await?;
     manual.create(&json!({})).await?;
-    automatic.create(&json!({"approval": {"mode": "Automatic"}})).await?;
+    automatic
+        .create(&json!({"approval": {"mode": "Automatic"}}))
+        .await?;
     for rig in [&manual, &automatic] {
         let status = rig.look("stalled with PolicyMissing", waits).await?;
-        let named = status.message.as_ref().is_some_and(|message| message.contains(policy));
-        ensure!(named && status.attempt.is_none(), "no policy is named, or an attempt was opened: {status:?}");
+        let named = status
+            .message
+            .as_ref()
+            .is_some_and(|message| message.contains(policy));
+        ensure!(
+            named && status.attempt.is_none(),
+            "no policy is named, or an attempt was opened: {status:?}"
+        );
     }
     queued.look("stalled with PolicyMissing", waits).await?;
     waiting.approve().await?;
@@ -84,13 +107,31 @@ async fn missing(world: &World, policy: &str) -> Result<()> {
     ensure!(status.approval.is_none(), "recorded without the policy");
 
     put_back(world, &binding).await?;
-    manual.look("opened", |status| is_open(1)(status) && !waits(status)).await?;
+    manual
+        .look("opened", |status| is_open(1)(status) && !waits(status))
+        .await?;
     // No policy checked its author.
-    let status = automatic.look("ended", |status| status.result.is_some()).await?;
-    ensure!(status.result == Some(RunResult::Canceled) && status.attempt.is_none(), "{status:?}");
-    waiting.look("told that the approval was removed", is_revoked).await?;
-    ensure!(!waiting.get().await?.annotations().contains_key(names::APPROVE));
-    queued.look("queued, and no longer stalled", in_line).await.map(drop)
+    let status = automatic
+        .look("ended", |status| status.result.is_some())
+        .await?;
+    ensure!(
+        status.result == Some(RunResult::Canceled) && status.attempt.is_none(),
+        "{status:?}"
+    );
+    waiting
+        .look("told that the approval was removed", is_revoked)
+        .await?;
+    ensure!(
+        !waiting
+            .get()
+            .await?
+            .annotations()
+            .contains_key(names::APPROVE)
+    );
+    queued
+        .look("queued, and no longer stalled", in_line)
+        .await
+        .map(drop)
 }
 
 /// A Manual run with a waiting plan.
@@ -99,8 +140,15 @@ async fn plans(rig: &Rig) -> Result<()> {
     rig.look("opened", is_open(1)).await?;
     let agent = rig.token().await?;
     agent.plans(1).await?;
-    agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await.context("plan")?;
-    rig.look("waiting", |status| has(status, conditions::APPROVED, "False", reason::WAITING)).await.map(drop)
+    agent
+        .status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')}))
+        .await
+        .context("plan")?;
+    rig.look("waiting", |status| {
+        has(status, conditions::APPROVED, "False", reason::WAITING)
+    })
+    .await
+    .map(drop)
 }
 
 /// An author approves in another user's name while the policy is missing. The controller revokes this approval, whether or not it
@@ -114,13 +162,19 @@ async fn forged(world: &World, looked_at: bool) -> Result<()> {
     let runs: Api<TerraformRun> = Api::namespaced(bob, &rig.namespace);
     let forged = json!({"metadata": {"annotations": {names::APPROVE: sum('a'), names::APPROVED_BY: "alice@example.com"}}});
     let patch = async || Ok(objects::merge(&runs, RUN, &forged).await);
-    wait::until("the policy is off, as it is a moment after its binding went", PATIENCE, patch).await?;
+    wait::until(
+        "the policy is off, as it is a moment after its binding went",
+        PATIENCE,
+        patch,
+    )
+    .await?;
     if looked_at {
         let status = rig.look("stalled with PolicyMissing", waits).await?;
         ensure!(status.approval.is_none(), "recorded without the policy");
     }
     put_back(world, &binding).await?;
-    rig.until("told that the approval was removed", is_revoked).await?;
+    rig.until("told that the approval was removed", is_revoked)
+        .await?;
     rig.enforced().await?;
     let settled = |status: &Status| {
         is_revoked(status)
@@ -128,14 +182,33 @@ async fn forged(world: &World, looked_at: bool) -> Result<()> {
             && has(status, conditions::PLANNED, "True", reason::PLANNED)
     };
     let status = rig.look("no longer stalled", settled).await?;
-    let message = status.conditions.iter().find(|c| c.type_ == conditions::APPROVED).map(|c| &c.message);
-    ensure!(message.is_some_and(|text| text.starts_with("alice@example.com's approval was removed: ")), "{message:?}");
-    ensure!(status.approval.is_none() && status.claim.is_none(), "{status:?}");
+    let message = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == conditions::APPROVED)
+        .map(|c| &c.message);
+    ensure!(
+        message.is_some_and(|text| text.starts_with("alice@example.com's approval was removed: ")),
+        "{message:?}"
+    );
+    ensure!(
+        status.approval.is_none() && status.claim.is_none(),
+        "{status:?}"
+    );
     let run = rig.get().await?;
-    ensure!(!run.annotations().contains_key(names::APPROVE) && !run.annotations().contains_key(names::APPROVED_BY));
+    ensure!(
+        !run.annotations().contains_key(names::APPROVE)
+            && !run.annotations().contains_key(names::APPROVED_BY)
+    );
     rig.rests("what was removed stays removed").await?;
     rig.approve().await?;
-    rig.look("approved", |status| status.approval.as_ref().is_some_and(|approval| approval.by == "admin")).await?;
+    rig.look("approved", |status| {
+        status
+            .approval
+            .as_ref()
+            .is_some_and(|approval| approval.by == "admin")
+    })
+    .await?;
     // The first proof of a new process revokes nothing.
     rig.again().await?.rests("after a restart").await
 }
@@ -148,12 +221,22 @@ async fn created(world: &World) -> Result<()> {
     let binding = take_away(world, names::POLICY_CREATION).await?;
     let runs: Api<TerraformRun> = Api::namespaced(bob, &rig.namespace);
     let automatic = run(RUN, &json!({"approval": {"mode": "Automatic"}}))?;
-    wait::until("the creation is admitted", PATIENCE, async || Ok(runs.create(&PostParams::default(), &automatic).await)).await?;
+    wait::until("the creation is admitted", PATIENCE, async || {
+        Ok(runs.create(&PostParams::default(), &automatic).await)
+    })
+    .await?;
     rig.look("stalled with PolicyMissing", waits).await?;
     put_back(world, &binding).await?;
     let status = rig.look("ended", Status::is_terminal).await?;
-    ensure!(status.result == Some(RunResult::Canceled) && status.attempt.is_none(), "{status:?}");
-    ensure!(status.message.is_some_and(|message| message.contains("Create it again")));
+    ensure!(
+        status.result == Some(RunResult::Canceled) && status.attempt.is_none(),
+        "{status:?}"
+    );
+    ensure!(
+        status
+            .message
+            .is_some_and(|message| message.contains("Create it again"))
+    );
     Ok(())
 }
 
@@ -164,20 +247,39 @@ async fn layer(world: &World) -> Result<()> {
     let bob = world.person("bob", &rig.namespace, "pawl-author").await?;
     let binding = take_away(world, names::POLICY_LAYER).await?;
     let layers: Api<TerraformLayer> = Api::namespaced(bob, &rig.namespace);
-    let automatic = crate::layer_rights::layer("automatic", &json!({"remediation": {"onDrift": "Automatic"}}))?;
-    wait::until("the creation is admitted", PATIENCE, async || Ok(layers.create(&PostParams::default(), &automatic).await))
+    let automatic = crate::layer_rights::layer(
+        "automatic",
+        &json!({"remediation": {"onDrift": "Automatic"}}),
+    )?;
+    wait::until("the creation is admitted", PATIENCE, async || {
+        Ok(layers.create(&PostParams::default(), &automatic).await)
+    })
+    .await?;
+    layers
+        .create(
+            &PostParams::default(),
+            &crate::layer_rights::layer("manual", &json!({}))?,
+        )
         .await?;
-    layers.create(&PostParams::default(), &crate::layer_rights::layer("manual", &json!({}))?).await?;
     rig.create(&json!({})).await?;
     rig.look("stalled with PolicyMissing", waits).await?;
     put_back(world, &binding).await?;
     rig.look("opened", is_open(1)).await?;
-    ensure!(layers.get("automatic").await?.is_unverified() && !layers.get("manual").await?.is_unverified());
+    ensure!(
+        layers.get("automatic").await?.is_unverified()
+            && !layers.get("manual").await?.is_unverified()
+    );
     let off = json!({"metadata": {"annotations": {names::UNVERIFIED: null}}});
     let removed = objects::merge(&layers, "automatic", &off).await;
-    crate::world::refused("by who may not make it", removed, "needs the verb autoapprove")?;
+    crate::world::refused(
+        "by who may not make it",
+        removed,
+        "needs the verb autoapprove",
+    )?;
     let layers: Api<TerraformLayer> = Api::namespaced(world.admin.clone(), &rig.namespace);
-    objects::merge(&layers, "automatic", &off).await.context("by who may make it")?;
+    objects::merge(&layers, "automatic", &off)
+        .await
+        .context("by who may make it")?;
     // A confirmed layer stays confirmed.
     rig.again().await?.enforced().await?;
     ensure!(!layers.get("automatic").await?.is_unverified());

@@ -18,21 +18,32 @@ tests! {
 async fn agent_panic_is_reported_before_and_after_claim(world: World) -> Result<()> {
     for (panics, applies) in [("plan", 0), ("apply", 1)] {
         let rig = Rig::new(world.clone()).await?;
-        rig.create(&json!({"approval": {"mode": "Automatic"}})).await?;
+        rig.create(&json!({"approval": {"mode": "Automatic"}}))
+            .await?;
         rig.look("opened", is_open(1)).await?;
-        let work = Played { panics, ..Played::default() };
+        let work = Played {
+            panics,
+            ..Played::default()
+        };
         let mut process = rig.start(rig.token().await?, work.clone()).await?;
         let status = rig.look("ended", TerraformRunStatus::is_terminal).await?;
-        ensure!(process.end().await? != 0 && work.applies.load(Ordering::Relaxed) == applies, "{panics}");
+        ensure!(
+            process.end().await? != 0 && work.applies.load(Ordering::Relaxed) == applies,
+            "{panics}"
+        );
         let failure = status.failure.context("no failure")?;
         ensure!(
             status.result == Some(RunResult::Failed)
-                && (failure.class, failure.reason.as_str()) == (FailureClass::Internal, reason::AGENT_FAULT)
+                && (failure.class, failure.reason.as_str())
+                    == (FailureClass::Internal, reason::AGENT_FAULT)
                 && status.claim.is_some() == (applies == 1)
                 && status.next_step.is_some(),
             "{panics}: {failure:?}"
         );
-        ensure!(applies == 1 || failure.changes == Changed::None, "{failure:?}");
+        ensure!(
+            applies == 1 || failure.changes == Changed::None,
+            "{failure:?}"
+        );
         // Its kubelet reads the same result, and no further attempt follows.
         ensure!(process.message()?.result == Some(RunResult::Failed));
         rig.pod_ended(&process.message()?).await?;

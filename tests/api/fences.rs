@@ -31,7 +31,10 @@ async fn only_named_pod_adopts_an_attempt_and_once(world: World) -> Result<()> {
     scene.pending(RUN, &json!({})).await?;
     let agent = scene.open(RUN, 1).await?;
     let other = scene.pod("another-pod", "run-a1", RUN).await?;
-    let unbound = scene.world.token(&scene.namespace, "run-a1", &json!({"audiences": []})).await?;
+    let unbound = scene
+        .world
+        .token(&scene.namespace, "run-a1", &json!({"audiences": []}))
+        .await?;
     scene.add("no-pod", unbound);
     let lie = json!({"attempt": 1, "podUID": agent.uid, "nonce": "1".repeat(32)});
     let rows = json!([
@@ -112,7 +115,8 @@ async fn only_controller_settles_indeterminate_run_and_once(world: World) -> Res
     let mut scene = Scene::new(world, &[]).await?;
     let agent = scene.waiting(RUN, &json!({})).await?;
     scene.approve(RUN).await?;
-    let proof = |result: &str| json!({"result": result, "message": "done", "at": "2026-01-01T00:00:00Z"});
+    let proof =
+        |result: &str| json!({"result": result, "message": "done", "at": "2026-01-01T00:00:00Z"});
     let once = "settled never changes";
     let rows = json!([
         ["claim", "run-a1", {"status": agent.claim(1, '0', 'a')}, ""],
@@ -170,8 +174,20 @@ async fn token_reaches_only_its_own_run(world: World) -> Result<()> {
     // The status subresource accepts metadata and drops it.
     let runs: Api<TerraformRun> = Api::namespaced(agent.client.clone(), &scene.namespace);
     let annotate = Patch::Merge(json!({"metadata": {"annotations": {names::APPROVE: sum('a')}}}));
-    let run = runs.patch_status(RUN, &PatchParams::default(), &annotate).await.context("status")?;
-    ensure!(run.metadata.annotations.is_none_or(|a| !a.contains_key(names::APPROVE)), "annotated by way of /status");
+    let run = runs
+        .patch_status(RUN, &PatchParams::default(), &annotate)
+        .await
+        .context("status")?;
+    ensure!(
+        run.metadata
+            .annotations
+            .is_none_or(|a| !a.contains_key(names::APPROVE)),
+        "annotated by way of /status"
+    );
     let secrets: Api<Secret> = Api::namespaced(agent.client.clone(), &scene.namespace);
-    refused("secrets", secrets.list(&ListParams::default()).await, "forbidden")
+    refused(
+        "secrets",
+        secrets.list(&ListParams::default()).await,
+        "forbidden",
+    )
 }

@@ -45,13 +45,37 @@ fn privileged() -> [(&'static str, Value, &'static str); 8] {
     let map = json!({"template": {"outputs": {"configMap": {"name": "net"}}}});
     let secret = json!({"template": {"outputs": {"secret": {"name": "net"}}}});
     [
-        ("commits", json!({"remediation": {"onCommit": "Automatic"}}), AUTOMATIC),
-        ("drift", json!({"remediation": {"onDrift": "Automatic"}}), AUTOMATIC),
-        ("deletion", json!({"remediation": {"onDelete": "Automatic"}}), AUTOMATIC),
-        ("account", json!({"template": {"runner": account}}), deployer),
-        ("plan-account", json!({"template": {"runner": plans}}), reader),
+        (
+            "commits",
+            json!({"remediation": {"onCommit": "Automatic"}}),
+            AUTOMATIC,
+        ),
+        (
+            "drift",
+            json!({"remediation": {"onDrift": "Automatic"}}),
+            AUTOMATIC,
+        ),
+        (
+            "deletion",
+            json!({"remediation": {"onDelete": "Automatic"}}),
+            AUTOMATIC,
+        ),
+        (
+            "account",
+            json!({"template": {"runner": account}}),
+            deployer,
+        ),
+        (
+            "plan-account",
+            json!({"template": {"runner": plans}}),
+            reader,
+        ),
         ("cloud-account", cloud, deployer),
-        ("config-map", map, "to a ConfigMap needs the verb create on it"),
+        (
+            "config-map",
+            map,
+            "to a ConfigMap needs the verb create on it",
+        ),
         ("secret", secret, "to a Secret needs the verb create on it"),
     ]
 }
@@ -64,10 +88,20 @@ async fn people(world: World) -> Result<Scene> {
         {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["deployer", "reader"], "verbs": ["use"]},
         {"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["create"]}]);
     let writes = json!([{"apiGroups": ["pawl.run"], "resources": ["terraformlayers"], "verbs": ["create", "patch", "delete"]}]);
-    scene.world.grant(&scene.namespace, "layers", &writes, &user("dan")).await?;
-    scene.world.grant(&scene.namespace, "owner", &uses, &user("eve")).await?;
+    scene
+        .world
+        .grant(&scene.namespace, "layers", &writes, &user("dan"))
+        .await?;
+    scene
+        .world
+        .grant(&scene.namespace, "owner", &uses, &user("eve"))
+        .await?;
     // Each waits until the API server knows the role, which is the last one.
-    for (name, role) in [("bob", "pawl-author"), ("eve", "pawl-autoapprover"), ("dan", "pawl-viewer")] {
+    for (name, role) in [
+        ("bob", "pawl-author"),
+        ("eve", "pawl-autoapprover"),
+        ("dan", "pawl-viewer"),
+    ] {
         scene.person(name, role).await?;
     }
     Ok(scene)
@@ -166,7 +200,10 @@ async fn unverified_layer_is_confirmed_with_the_rights_of_its_runs(world: World)
 async fn removing_finalizer_needs_control(world: World) -> Result<()> {
     let scene = people(world).await?;
     let spec = json!({"remediation": {"onDelete": "Automatic"}, "deletionPolicy": "Destroy"});
-    let (set, unset) = (json!({"finalizers": [names::LAYER_FINALIZER]}), json!({"finalizers": []}));
+    let (set, unset) = (
+        json!({"finalizers": [names::LAYER_FINALIZER]}),
+        json!({"finalizers": []}),
+    );
     let by_controller = "pawl.run/layer is removed by the controller";
     let rows = json!([
         ["creation", "eve", {"create": {"spec": spec}}, ""],
@@ -227,8 +264,16 @@ async fn roles_read_and_write_layers_and_repositories(world: World) -> Result<()
     let people = roles.map(|(role, ..)| (role, role));
     let scene = Scene::new(world, &people).await?;
     for (role, writes, hosts) in roles {
-        let layers = if writes { "" } else { "cannot create resource \"terraformlayers\"" };
-        let repositories = if hosts { "" } else { "cannot create resource \"terraformrepositories\"" };
+        let layers = if writes {
+            ""
+        } else {
+            "cannot create resource \"terraformlayers\""
+        };
+        let repositories = if hosts {
+            ""
+        } else {
+            "cannot create resource \"terraformrepositories\""
+        };
         let rows = json!([["creation", role, {"create": {}}, layers]]);
         scene.rows(&format!("layer/{role}"), rows).await?;
         let rows = json!([
@@ -237,14 +282,23 @@ async fn roles_read_and_write_layers_and_repositories(world: World) -> Result<()
         ]);
         scene.rows(&format!("repository/{role}"), rows).await?;
         if writes {
-            scene.rows(LAYER, json!([["list", role, {"list": null}, ""]])).await?;
+            scene
+                .rows(LAYER, json!([["list", role, {"list": null}, ""]]))
+                .await?;
         }
     }
     let rows = json!([["status", "controller", {"status": {"state": "Idle"}}, ""]]);
     scene.rows("layer/pawl-author", rows).await?;
-    let controller = scene.world.access.impersonate(crate::world::CONTROLLER, &[]).await?;
+    let controller = scene
+        .world
+        .access
+        .impersonate(crate::world::CONTROLLER, &[])
+        .await?;
     let repositories: Api<TerraformRepository> = Api::all(controller);
-    repositories.list(&ListParams::default()).await.context("the controller's repositories")?;
+    repositories
+        .list(&ListParams::default())
+        .await
+        .context("the controller's repositories")?;
     Ok(())
 }
 
@@ -253,7 +307,10 @@ async fn template_is_held_to_the_rules_of_a_run(world: World) -> Result<()> {
     let provider = "projects/1/locations/global/workloadIdentityPools/p/providers/k";
     let id = |last: u8| format!("00000000-0000-4000-8000-00000000000{last}");
     for (cloud, credentials) in [
-        ("aws", json!({"roleArn": "arn:aws:iam::111122223333:role/r"})),
+        (
+            "aws",
+            json!({"roleArn": "arn:aws:iam::111122223333:role/r"}),
+        ),
         ("gcp", json!({"workloadIdentityProvider": provider})),
         ("azure", json!({"clientId": id(1), "tenantId": id(2)})),
         ("vault", json!({"address": "https://vault.example.com"})),
@@ -276,11 +333,20 @@ async fn template_is_held_to_the_rules_of_a_run(world: World) -> Result<()> {
         ["without Automatic", "admin", {"create": plans(json!({"onDrift": "Dry"}))}, ""],
     ]);
     scene.rows("layer/plans", rows).await?;
-    let repositories: Api<DynamicObject> =
-        Api::namespaced_with(scene.world.admin.clone(), &scene.namespace, &ApiResource::erase::<TerraformRepository>(&()));
+    let repositories: Api<DynamicObject> = Api::namespaced_with(
+        scene.world.admin.clone(),
+        &scene.namespace,
+        &ApiResource::erase::<TerraformRepository>(&()),
+    );
     let object = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository", "metadata": {"name": "r"},
         "spec": {"url": "https://example.com/r.git", "defaults": {"outputs": {"secret": {"name": "x"}}}}});
-    let made = repositories.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
-    ensure!(made.data["spec"]["defaults"]["outputs"].is_null(), "outputs in other namespaces: {}", made.data);
+    let made = repositories
+        .create(&PostParams::default(), &serde_json::from_value(object)?)
+        .await?;
+    ensure!(
+        made.data["spec"]["defaults"]["outputs"].is_null(),
+        "outputs in other namespaces: {}",
+        made.data
+    );
     Ok(())
 }

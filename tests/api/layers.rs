@@ -11,7 +11,8 @@ use controller::{
     watches::Watches,
 };
 use crds::{
-    LayerState, TerraformLayer, TerraformLayerStatus as Status, TerraformRepository, TerraformRun, clock::ServerClock, names,
+    LayerState, TerraformLayer, TerraformLayerStatus as Status, TerraformRepository, TerraformRun,
+    clock::ServerClock, names,
 };
 use harness::{cluster::objects, wait};
 use k8s_openapi::api::core::v1::Namespace;
@@ -59,27 +60,58 @@ impl Controller {
 impl Scene {
     async fn new(world: World) -> Result<Self> {
         let namespace = world.namespace().await?;
-        let (layers, runs) = (Api::namespaced(world.admin.clone(), &namespace), world.runs(&namespace));
-        let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
+        let (layers, runs) = (
+            Api::namespaced(world.admin.clone(), &namespace),
+            world.runs(&namespace),
+        );
+        let repositories: Api<TerraformRepository> =
+            Api::namespaced(world.admin.clone(), &namespace);
         let repository = json!({"metadata": {"name": "infra"}, "spec": {"url": "https://git.example.com/infra"}});
         objects::create(&repositories, repository).await?;
-        Ok(Self { world, namespace, layers, runs })
+        Ok(Self {
+            world,
+            namespace,
+            layers,
+            runs,
+        })
     }
 
     fn controller(&self) -> Controller {
-        let cluster = controller::cluster::Cluster::new(self.world.admin.clone(), Settings::default(), ServerClock::default());
+        let cluster = controller::cluster::Cluster::new(
+            self.world.admin.clone(),
+            Settings::default(),
+            ServerClock::default(),
+        );
         let of_runs = Arc::new(run::Context::new(cluster, None));
-        let layers = Arc::new(Layers::new(&of_runs.cluster.settings, of_runs.cluster.metrics.clone()));
-        let layers = Arc::new(Context::new(of_runs.cluster.clone(), layers, of_runs.events.clone()));
-        let watches = Watches { runs: of_runs, layers };
+        let layers = Arc::new(Layers::new(
+            &of_runs.cluster.settings,
+            of_runs.cluster.metrics.clone(),
+        ));
+        let layers = Arc::new(Context::new(
+            of_runs.cluster.clone(),
+            layers,
+            of_runs.events.clone(),
+        ));
+        let watches = Watches {
+            runs: of_runs,
+            layers,
+        };
         let (stop, stopped) = watch::channel(false);
         // Nothing reconciles the runs.
         let indexes = watches.of_runs(&Store::new(futures::channel::mpsc::unbounded().0));
-        let heard = tokio::spawn(watching::follow("runs", self.runs.clone(), watcher::Config::default(), indexes));
+        let heard = tokio::spawn(watching::follow(
+            "runs",
+            self.runs.clone(),
+            watcher::Config::default(),
+            indexes,
+        ));
         let scope = Some(self.namespace.clone());
         let repositories = tokio::spawn(watches.repositories(scope.as_deref(), stopped.clone()));
         let looks = tokio::spawn(watches.layer(scope, stopped));
-        Controller { stop, tasks: vec![heard, repositories, looks] }
+        Controller {
+            stop,
+            tasks: vec![heard, repositories, looks],
+        }
     }
 
     async fn layer(&self, name: &str, spec: &Value) -> Result<()> {
@@ -87,7 +119,11 @@ impl Scene {
         for (key, value) in spec.as_object().into_iter().flatten() {
             whole[key] = value.clone();
         }
-        objects::create(&self.layers, json!({"metadata": {"name": name}, "spec": whole})).await?;
+        objects::create(
+            &self.layers,
+            json!({"metadata": {"name": name}, "spec": whole}),
+        )
+        .await?;
         Ok(())
     }
 
@@ -96,36 +132,70 @@ impl Scene {
         let source = json!({"of": "main\nlive/net\n-", "revision": revision.to_string().repeat(40), "content": sum(content)});
         let patch = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformLayer", "status": {"source": source}});
         let params = PatchParams::apply(names::SOURCES_MANAGER);
-        self.layers.patch_status(layer, &params, &Patch::Apply(patch)).await?;
+        self.layers
+            .patch_status(layer, &params, &Patch::Apply(patch))
+            .await?;
         Ok(())
     }
 
-    async fn until(&self, layer: &str, what: &str, done: impl Fn(&Status) -> bool) -> Result<Status> {
+    async fn until(
+        &self,
+        layer: &str,
+        what: &str,
+        done: impl Fn(&Status) -> bool,
+    ) -> Result<Status> {
         let done = |layer: &TerraformLayer| layer.status.as_ref().is_some_and(&done);
-        Ok(wait::object(&self.layers, layer, what, PATIENCE, done).await?.status.unwrap_or_default())
+        Ok(wait::object(&self.layers, layer, what, PATIENCE, done)
+            .await?
+            .status
+            .unwrap_or_default())
     }
 
     async fn is_held(&self, layer: &str) -> Result<bool> {
         let layer = self.layers.get_opt(layer).await?;
-        Ok(layer.is_some_and(|layer| layer.finalizers().iter().any(|f| f == names::LAYER_FINALIZER)))
+        Ok(layer.is_some_and(|layer| {
+            layer
+                .finalizers()
+                .iter()
+                .any(|f| f == names::LAYER_FINALIZER)
+        }))
     }
 
     async fn annotate(&self, annotations: Value) -> Result<()> {
-        objects::merge(&self.layers, "net", &json!({"metadata": {"annotations": annotations}})).await?;
+        objects::merge(
+            &self.layers,
+            "net",
+            &json!({"metadata": {"annotations": annotations}}),
+        )
+        .await?;
         Ok(())
     }
 
     /// The value of an annotation of the layer.
     async fn annotation(&self, key: &str) -> Result<Option<String>> {
-        Ok(self.layers.get("net").await?.annotations().get(key).cloned())
+        Ok(self
+            .layers
+            .get("net")
+            .await?
+            .annotations()
+            .get(key)
+            .cloned())
     }
 
     /// Waits until the output of `kubectl describe` ends with a step: the Event follows the status write.
     async fn described(&self, step: &str) -> Result<()> {
-        let describe = format!("kubectl describe -n {} {}/net", self.namespace, names::KUBECTL_LAYER);
+        let describe = format!(
+            "kubectl describe -n {} {}/net",
+            self.namespace,
+            names::KUBECTL_LAYER
+        );
         let look = async || {
             let text = self.world.paste(&describe)?;
-            Ok(if text.ends_with(&format!("; next step: {step}")) { Ok(()) } else { Err(text) })
+            Ok(if text.ends_with(&format!("; next step: {step}")) {
+                Ok(())
+            } else {
+                Err(text)
+            })
         };
         wait::until(format!("it ends in {step}"), PATIENCE, look).await
     }
@@ -135,21 +205,34 @@ impl Scene {
         let mut layer = serde_json::to_value(self.layers.get("net").await?)?;
         layer["kind"] = json!("TerraformLayer");
         let health = crate::health::of(&layer)?;
-        ensure!(health == wanted, "it is {health} and not {wanted}: {:#}", layer["status"]["conditions"]);
+        ensure!(
+            health == wanted,
+            "it is {health} and not {wanted}: {:#}",
+            layer["status"]["conditions"]
+        );
         Ok(())
     }
 
     async fn is(&self, layer: &str, state: LayerState) -> Result<Status> {
-        self.until(layer, state.as_str(), |status| status.state == Some(state)).await
+        self.until(layer, state.as_str(), |status| status.state == Some(state))
+            .await
     }
 
     /// Waits for a running run with that content.
     async fn open(&self, content: char) -> Result<TerraformRun> {
-        let open = |run: &TerraformRun| !run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
+        let open = |run: &TerraformRun| {
+            !run.status
+                .as_ref()
+                .is_some_and(crds::TerraformRunStatus::is_terminal)
+        };
         let of = |run: &TerraformRun| run.annotations().get(names::CONTENT) == Some(&sum(content));
         let look = async || {
             let all = self.runs.list(&ListParams::default()).await?.items;
-            Ok(all.iter().find(|run| open(run) && of(run)).cloned().ok_or_else(|| format!("{all:#?}")))
+            Ok(all
+                .iter()
+                .find(|run| open(run) && of(run))
+                .cloned()
+                .ok_or_else(|| format!("{all:#?}")))
         };
         wait::until(format!("a run of {content} works"), PATIENCE, look).await
     }
@@ -160,7 +243,10 @@ impl Scene {
 
     async fn plays(&self, run: &str, statuses: &[Value]) -> Result<()> {
         for status in statuses {
-            self.world.status(&self.namespace, run, status).await.with_context(|| status.to_string())?;
+            self.world
+                .status(&self.namespace, run, status)
+                .await
+                .with_context(|| status.to_string())?;
         }
         Ok(())
     }
@@ -169,7 +255,8 @@ impl Scene {
     async fn plans(&self, run: &str) -> Result<()> {
         let attempt = json!({"number": 1, "podName": "p", "open": true, "tries": 1});
         let phases = ["Setup", "Init", "Plan"].map(|phase| json!({"phase": phase}));
-        self.plays(run, &[json!({"phase": "Pending", "attempt": attempt})]).await?;
+        self.plays(run, &[json!({"phase": "Pending", "attempt": attempt})])
+            .await?;
         self.plays(run, &phases).await
     }
 
@@ -178,7 +265,8 @@ impl Scene {
         self.plans(run).await?;
         let mut plan = plan(1, 'a');
         plan["changes"] = json!(["~ null_resource.a"]);
-        self.plays(run, &[json!({"phase": "AwaitingApproval", "plan": plan})]).await
+        self.plays(run, &[json!({"phase": "AwaitingApproval", "plan": plan})])
+            .await
     }
 
     /// Writes that a run ended without changes.
@@ -189,7 +277,15 @@ impl Scene {
 
     /// The run controller's handling of a cancelled run.
     async fn cancelled(&self, run: &str) -> Result<String> {
-        let look = async || Ok(self.runs.get(run).await?.annotations().get(names::CANCEL).cloned());
+        let look = async || {
+            Ok(self
+                .runs
+                .get(run)
+                .await?
+                .annotations()
+                .get(names::CANCEL)
+                .cloned())
+        };
         let why = wait::until(format!("{run} is cancelled"), PATIENCE, look).await?;
         let end = json!({"phase": "Canceled", "result": "Canceled", "completionTime": jiff::Timestamp::now()});
         self.plays(run, &[end]).await?;
@@ -201,18 +297,44 @@ async fn commit_is_planned_superseded_and_settles(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let controller = scene.controller();
     scene.layer("net", &json!({})).await?;
-    scene.until("net", "told that no commit is known", |_| true).await?;
+    scene
+        .until("net", "told that no commit is known", |_| true)
+        .await?;
     scene.commit("net", '1', 'a').await?;
     let first = scene.open('a').await?;
-    ensure!(first.owner_references().iter().any(|owner| owner.name == "net"), "the layer does not own the run");
+    ensure!(
+        first
+            .owner_references()
+            .iter()
+            .any(|owner| owner.name == "net"),
+        "the layer does not own the run"
+    );
     scene.healthy("Progressing").await?;
     scene.waits(&first.name_any()).await?;
     let status = scene.is("net", LayerState::ApplyNeeded).await?;
     scene.healthy("Suspended").await?;
-    ensure!(status.pending.as_ref().is_some_and(|pending| pending.run == first.name_any()), "{status:?}");
-    ensure!(status.next_step.as_ref().is_some_and(|step| step.contains(names::APPROVE)), "{status:?}");
+    ensure!(
+        status
+            .pending
+            .as_ref()
+            .is_some_and(|pending| pending.run == first.name_any()),
+        "{status:?}"
+    );
+    ensure!(
+        status
+            .next_step
+            .as_ref()
+            .is_some_and(|step| step.contains(names::APPROVE)),
+        "{status:?}"
+    );
     // The source is not overwritten.
-    ensure!(status.source.as_ref().is_some_and(|source| source.content == sum('a')), "{status:?}");
+    ensure!(
+        status
+            .source
+            .as_ref()
+            .is_some_and(|source| source.content == sum('a')),
+        "{status:?}"
+    );
 
     scene.commit("net", '2', 'b').await?;
     let why = scene.cancelled(&first.name_any()).await?;
@@ -220,31 +342,69 @@ async fn commit_is_planned_superseded_and_settles(world: World) -> Result<()> {
     let second = scene.open('b').await?;
     scene.rests(&second.name_any()).await?;
     let status = scene.is("net", LayerState::Idle).await?;
-    ensure!(status.revision.as_deref() == Some("222222222222"), "{status:?}");
+    ensure!(
+        status.revision.as_deref() == Some("222222222222"),
+        "{status:?}"
+    );
     scene.healthy("Healthy").await?;
 
     scene.annotate(json!({names::PLAN: "now"})).await?;
     let third = scene.open('b').await?;
-    ensure!(third.annotations().get(names::TRIGGER).is_some_and(|trigger| trigger == "Person"), "the trigger is not Person");
-    let status = scene.until("net", "answered", |status| status.last_handled_plan.is_some()).await?;
-    ensure!(scene.annotation(names::PLAN).await? == status.last_handled_plan, "{status:?}");
+    ensure!(
+        third
+            .annotations()
+            .get(names::TRIGGER)
+            .is_some_and(|trigger| trigger == "Person"),
+        "the trigger is not Person"
+    );
+    let status = scene
+        .until("net", "answered", |status| {
+            status.last_handled_plan.is_some()
+        })
+        .await?;
+    ensure!(
+        scene.annotation(names::PLAN).await? == status.last_handled_plan,
+        "{status:?}"
+    );
     scene.waits(&third.name_any()).await?;
-    let status = scene.until("net", "drifted", |status| status.drift.is_some()).await?;
+    let status = scene
+        .until("net", "drifted", |status| status.drift.is_some())
+        .await?;
     let drift = status.drift.context("no drift")?;
-    ensure!((drift.run, drift.objects) == (third.name_any(), vec!["~ null_resource.a".to_owned()]), "other drift");
+    ensure!(
+        (drift.run, drift.objects) == (third.name_any(), vec!["~ null_resource.a".to_owned()]),
+        "other drift"
+    );
     let step = status.next_step.context("no next step")?;
     scene.described(&step).await?;
-    let columns = scene.world.paste(&format!("kubectl get -n {} {}", scene.namespace, names::KUBECTL_LAYER))?;
+    let columns = scene.world.paste(&format!(
+        "kubectl get -n {} {}",
+        scene.namespace,
+        names::KUBECTL_LAYER
+    ))?;
     let (head, row) = columns.split_once('\n').context("no row")?;
-    let head: Vec<&str> = head.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
+    let head: Vec<&str> = head
+        .split("  ")
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .collect();
     let wanted = "NAME, STATE, REVISION, LAST RESULT, DRIFT SINCE, PENDING, WAITS FOR, AGE";
     ensure!(head.join(", ") == wanted, "{columns}");
-    for part in ["ApplyNeeded", "222222222222", &third.name_any(), "an approval of run"] {
+    for part in [
+        "ApplyNeeded",
+        "222222222222",
+        &third.name_any(),
+        "an approval of run",
+    ] {
         ensure!(row.contains(part), "{part} is not in {row}");
     }
     scene.world.paste(&step)?;
     let approved = scene.runs.get(&third.name_any()).await?;
-    ensure!(approved.annotations().get(names::APPROVE) == Some(&sum('a')), "another was approved: {:?}", approved.annotations());
+    ensure!(
+        approved.annotations().get(names::APPROVE) == Some(&sum('a')),
+        "another was approved: {:?}",
+        approved.annotations()
+    );
     controller.stops().await;
     Ok(())
 }
@@ -263,11 +423,21 @@ async fn two_controllers_and_a_restart_create_one_run(world: World) -> Result<()
     // Burrito 11.17: each poll writes the status. Idle controllers write nothing here.
     let rests = scene.layers.get("net").await?.resource_version();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    ensure!(scene.layers.get("net").await?.resource_version() == rests, "a layer at rest is written to");
+    ensure!(
+        scene.layers.get("net").await?.resource_version() == rests,
+        "a layer at rest is written to"
+    );
     scene.annotate(json!({names::SUSPEND: "true"})).await?;
-    let suspended = scene.until("net", "suspended", |status| status.next_step.is_some()).await?;
-    scene.world.paste(&suspended.next_step.context("no next step")?)?;
-    ensure!(scene.annotation(names::SUSPEND).await?.is_none(), "it is still suspended");
+    let suspended = scene
+        .until("net", "suspended", |status| status.next_step.is_some())
+        .await?;
+    scene
+        .world
+        .paste(&suspended.next_step.context("no next step")?)?;
+    ensure!(
+        scene.annotation(names::SUSPEND).await?.is_none(),
+        "it is still suspended"
+    );
     two.stops().await;
     three.stops().await;
     Ok(())
@@ -276,7 +446,8 @@ async fn two_controllers_and_a_restart_create_one_run(world: World) -> Result<()
 async fn younger_of_two_layers_of_a_state_is_refused(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     // Creation times are in whole seconds, and UIDs are random.
-    let backend = json!({"template": {"backend": {"type": "http", "config": {"address": "http://state/a"}}}});
+    let backend =
+        json!({"template": {"backend": {"type": "http", "config": {"address": "http://state/a"}}}});
     scene.layer("older", &backend).await?;
     tokio::time::sleep(Duration::from_millis(1100)).await;
     scene.layer("younger", &backend).await?;
@@ -285,16 +456,29 @@ async fn younger_of_two_layers_of_a_state_is_refused(world: World) -> Result<()>
     }
     let controller = scene.controller();
     let refused = |status: &Status| {
-        let mut ready = status.conditions.iter().filter(|c| c.type_ == "Ready" && c.reason == "StateOwned");
+        let mut ready = status
+            .conditions
+            .iter()
+            .filter(|c| c.type_ == "Ready" && c.reason == "StateOwned");
         ready.any(|condition| condition.message.contains("layer older"))
     };
     scene.until("younger", "refused", refused).await?;
     let run = scene.open('a').await?;
-    ensure!(run.labels().get(names::LABEL_LAYER).is_some_and(|layer| layer == "older"), "of the younger");
+    ensure!(
+        run.labels()
+            .get(names::LABEL_LAYER)
+            .is_some_and(|layer| layer == "older"),
+        "of the younger"
+    );
     ensure!(scene.count().await? == 1, "two runs of one state");
-    scene.layers.delete("older", &DeleteParams::background()).await?;
+    scene
+        .layers
+        .delete("older", &DeleteParams::background())
+        .await?;
     scene.is("younger", LayerState::PlanNeeded).await?;
-    scene.until("younger", "on its own", |status| !refused(status)).await?;
+    scene
+        .until("younger", "on its own", |status| !refused(status))
+        .await?;
     controller.stops().await;
     Ok(())
 }
@@ -302,30 +486,58 @@ async fn younger_of_two_layers_of_a_state_is_refused(world: World) -> Result<()>
 async fn deleted_layer_destroys_before_it_goes(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let controller = scene.controller();
-    scene.layer("net", &json!({"deletionPolicy": "Destroy"})).await?;
-    wait::until("the layer has its finalizer", PATIENCE, async || scene.is_held("net").await).await?;
+    scene
+        .layer("net", &json!({"deletionPolicy": "Destroy"}))
+        .await?;
+    wait::until("the layer has its finalizer", PATIENCE, async || {
+        scene.is_held("net").await
+    })
+    .await?;
     scene.commit("net", '1', 'a').await?;
     let run = scene.open('a').await?;
     scene.rests(&run.name_any()).await?;
     scene.is("net", LayerState::Idle).await?;
-    scene.layers.delete("net", &DeleteParams::foreground()).await?;
+    scene
+        .layers
+        .delete("net", &DeleteParams::foreground())
+        .await?;
     let destroy = scene.open('a').await?;
-    ensure!(destroy.spec.operation == crds::Operation::Destroy, "{:?}", destroy.spec.operation);
+    ensure!(
+        destroy.spec.operation == crds::Operation::Destroy,
+        "{:?}",
+        destroy.spec.operation
+    );
     scene.rests(&destroy.name_any()).await?;
-    wait::until("the finalizer is removed", PATIENCE, async || Ok(!scene.is_held("net").await?)).await?;
+    wait::until("the finalizer is removed", PATIENCE, async || {
+        Ok(!scene.is_held("net").await?)
+    })
+    .await?;
 
     // In a namespace that is being deleted the layer is released, and nothing is destroyed. The test simulates the namespace controller.
-    scene.layer("kept", &json!({"deletionPolicy": "Destroy", "template": {"stack": "kept"}})).await?;
+    scene
+        .layer(
+            "kept",
+            &json!({"deletionPolicy": "Destroy", "template": {"stack": "kept"}}),
+        )
+        .await?;
     scene.commit("kept", '1', 'b').await?;
     let run = scene.open('b').await?;
     scene.rests(&run.name_any()).await?;
     scene.is("kept", LayerState::Idle).await?;
     let made = scene.count().await?;
     let namespaces: Api<Namespace> = Api::all(scene.world.admin.clone());
-    namespaces.delete(&scene.namespace, &DeleteParams::default()).await?;
-    scene.layers.delete("kept", &DeleteParams::background()).await?;
+    namespaces
+        .delete(&scene.namespace, &DeleteParams::default())
+        .await?;
+    scene
+        .layers
+        .delete("kept", &DeleteParams::background())
+        .await?;
     wait::gone(&scene.layers, "kept", PATIENCE).await?;
-    ensure!(scene.count().await? == made, "something was to be destroyed");
+    ensure!(
+        scene.count().await? == made,
+        "something was to be destroyed"
+    );
     controller.stops().await;
     Ok(())
 }

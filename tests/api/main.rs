@@ -48,7 +48,13 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let runtime = tokio::runtime::Runtime::new()?;
-    let started = runtime.block_on(async { tokio::join!(World::start(false), World::start(true), World::start_newer()) });
+    let started = runtime.block_on(async {
+        tokio::join!(
+            World::start(false),
+            World::start(true),
+            World::start_newer()
+        )
+    });
     let ((bare, one), (guarded, two), (newer, three)) = (started.0?, started.1?, started.2?);
     let suites = [
         busy::tests(),
@@ -89,11 +95,18 @@ fn main() -> Result<ExitCode> {
                 Place::Newer => newer.clone(),
             };
             let handle = runtime.handle().clone();
-            Trial::test(test.name, move || handle.block_on((test.body)(world)).map_err(|e| format!("{e:#}").into()))
+            Trial::test(test.name, move || {
+                handle
+                    .block_on((test.body)(world))
+                    .map_err(|e| format!("{e:#}").into())
+            })
         })
         .collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop((one, two, three));
-    println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
+    println!(
+        "{} passed, {} failed",
+        conclusion.num_passed, conclusion.num_failed
+    );
     Ok(conclusion.exit_code())
 }

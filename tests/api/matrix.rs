@@ -17,18 +17,26 @@ use crate::{
 /// Burrito 11.23: code of the stack could read a runner's token, which was valid for every layer of its namespace.
 pub(crate) fn tests() -> Vec<Test> {
     let places = ANY.split(' ');
-    places.map(|place| Test::new(&format!("matrix::{place}"), true, move |world| hold(world, place))).collect()
+    places
+        .map(|place| {
+            Test::new(&format!("matrix::{place}"), true, move |world| {
+                hold(world, place)
+            })
+        })
+        .collect()
 }
 
 /// All places in a run's life. `Opened` has an attempt that no pod has adopted, `Approved` is AwaitingApproval with an approval.
-const ANY: &str = "Pending Opened Setup Init Plan AwaitingApproval Approved Apply Succeeded Failed Canceled";
+const ANY: &str =
+    "Pending Opened Setup Init Plan AwaitingApproval Approved Apply Succeeded Failed Canceled";
 /// The places in which a pod has adopted the open attempt.
 const ADOPTED: &str = "Setup Init Plan AwaitingApproval Approved Apply";
 const UNCLAIMED: &str = "Pending Opened Setup Init Plan AwaitingApproval Approved Failed Canceled";
 const ENDED: &str = "Succeeded Failed Canceled";
 
 /// The pods are those of the open attempt or of the last one, of a replaced attempt, and of another run.
-const EVERYBODY: &str = "stranger viewer author approver autoapprover controller run-a2 run-a1 another-a1";
+const EVERYBODY: &str =
+    "stranger viewer author approver autoapprover controller run-a2 run-a1 another-a1";
 const READERS: &str = "viewer author approver autoapprover controller run-a2 run-a1";
 const LISTERS: &str = "viewer author approver autoapprover controller";
 const CREATORS: &str = "author autoapprover controller";
@@ -114,14 +122,17 @@ fn acts(agent: &Agent) -> Result<Vec<Act>> {
         ["Indeterminate", {"status": ends(RunResult::Indeterminate)}, [["run-a2 controller", "Apply"]]],
     ]);
     for more in [statuses, fields()] {
-        acts.as_array_mut().into_iter().for_each(|acts| acts.extend(more.as_array().cloned().unwrap_or_default()));
+        acts.as_array_mut()
+            .into_iter()
+            .for_each(|acts| acts.extend(more.as_array().cloned().unwrap_or_default()));
     }
     Ok(serde_json::from_value(acts)?)
 }
 
 /// A write of each single field, as in the field table. Fields with their own rules are above.
 fn fields() -> Value {
-    let schema = crds::crd::terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take();
+    let schema =
+        crds::crd::terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take();
     let ruled = ["phase", "result", "settled"];
     let others = FIELDS.iter().filter(|field| !ruled.contains(&field.name));
     others
@@ -149,8 +160,15 @@ fn sample(schema: &Value) -> Value {
         Some("string") => json!("X"),
         Some("array") => json!([sample(&schema["items"])]),
         Some("object") => {
-            let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            required.map(|name| (name.to_owned(), sample(&schema["properties"][name]))).collect::<Map<_, _>>().into()
+            let required = schema["required"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str);
+            required
+                .map(|name| (name.to_owned(), sample(&schema["properties"][name])))
+                .collect::<Map<_, _>>()
+                .into()
         }
         Some("boolean") => json!(true),
         _ => json!(7),
@@ -159,12 +177,28 @@ fn sample(schema: &Value) -> Value {
 
 /// Brings a run, with an earlier attempt before the open one, to a place. Returns the scene and the pod of the open attempt.
 async fn come(world: World, place: &str) -> Result<(Scene, Agent)> {
-    let people = LISTERS.split(' ').filter(|who| *who != "controller").map(|who| (who, format!("pawl-{who}")));
+    let people = LISTERS
+        .split(' ')
+        .filter(|who| *who != "controller")
+        .map(|who| (who, format!("pawl-{who}")));
     let people: Vec<_> = people.collect();
-    let people: Vec<_> = people.iter().map(|(who, role)| (*who, role.as_str())).collect();
+    let people: Vec<_> = people
+        .iter()
+        .map(|(who, role)| (*who, role.as_str()))
+        .collect();
     let mut scene = Scene::new(world, &people).await?;
-    scene.add("stranger", scene.world.access.impersonate("stranger", &["system:authenticated"]).await?);
-    scene.world.create(&scene.namespace, "another", &json!({})).await?;
+    scene.add(
+        "stranger",
+        scene
+            .world
+            .access
+            .impersonate("stranger", &["system:authenticated"])
+            .await?,
+    );
+    scene
+        .world
+        .create(&scene.namespace, "another", &json!({}))
+        .await?;
     scene.pod("another-a1", "another-a1", "another").await?;
     scene.pending(RUN, &json!({})).await?;
     let old = scene.open(RUN, 1).await?;
@@ -194,7 +228,11 @@ async fn come(world: World, place: &str) -> Result<(Scene, Agent)> {
         place => (place, None),
     };
     let mut rows = path.as_array().cloned().unwrap_or_default();
-    rows.truncate(rows.iter().rposition(|row| row[0] == last).map_or(0, |last| last + 1));
+    rows.truncate(
+        rows.iter()
+            .rposition(|row| row[0] == last)
+            .map_or(0, |last| last + 1),
+    );
     rows.extend(end.map(|result| json!([place, "run-a2", {"status": ends(result)}, ""])));
     if has(ENDED, place) {
         rows.push(json!([place, "admin", {"status": {"attempt": {"open": false}}}, ""]));
@@ -210,16 +248,27 @@ async fn hold(world: World, place: &str) -> Result<()> {
     let (mut wrong, mut cases) = (Vec::new(), 0);
     for who in EVERYBODY.split(' ') {
         for (name, write, grants) in &acts {
-            let object = if write.contains_key("create") { "fresh" } else { RUN };
+            let object = if write.contains_key("create") {
+                "fresh"
+            } else {
+                RUN
+            };
             let refusal = match scene.send(who, object, write).await? {
                 Ok(()) => None,
-                Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => Some(status.message.clone()),
+                Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
+                    Some(status.message.clone())
+                }
                 Err(error) => bail!("{who}, {name}: got no answer: {error}"),
             };
             cases += 1;
-            let allowed = grants.iter().any(|(whom, places)| has(whom, who) && has(places, place));
+            let allowed = grants
+                .iter()
+                .any(|(whom, places)| has(whom, who) && has(places, place));
             if allowed != refusal.is_none() {
-                let answer = refusal.map_or_else(|| "was admitted".to_owned(), |text| format!("was refused: {text}"));
+                let answer = refusal.map_or_else(
+                    || "was admitted".to_owned(),
+                    |text| format!("was refused: {text}"),
+                );
                 wrong.push(format!("{who}, {name}: {answer}"));
             }
         }
@@ -227,6 +276,11 @@ async fn hold(world: World, place: &str) -> Result<()> {
     // Nine identities; 37 acts and 5 results by hand, and all fields but the six among those.
     let meant = 9 * (37 + 5 + FIELDS.len() - 6);
     ensure!(cases == meant, "{cases} cases, and {meant} are meant");
-    ensure!(wrong.is_empty(), "{place}: {} of {cases} cases are not as in the table:\n{}", wrong.len(), wrong.join("\n"));
+    ensure!(
+        wrong.is_empty(),
+        "{place}: {} of {cases} cases are not as in the table:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
     Ok(())
 }

@@ -26,33 +26,68 @@ async fn listed_namespace_limits_the_controllers_rights(world: World) -> Result<
     // Probes are refused on purpose, and have succeeded by now.
     let before = rig.forbidden();
     node.goes().await?;
-    rig.look("told that its node is gone", |status| stalls(status, reason::POD_GONE)).await?;
+    rig.look("told that its node is gone", |status| {
+        stalls(status, reason::POD_GONE)
+    })
+    .await?;
     rig.later(61);
-    let over = |status: &TerraformRunStatus| status.is_terminal() && status.lease.is_none() && is_closed(status);
+    let over = |status: &TerraformRunStatus| {
+        status.is_terminal() && status.lease.is_none() && is_closed(status)
+    };
     rig.look("ended and tidied up", over).await?;
     let runs = rig.world.runs(&rig.namespace);
     runs.delete(RUN, &DeleteParams::default()).await?;
     wait::until("it is gone", PATIENCE, async || {
         // It may be gone already.
         let _ = rig.step().await;
-        Ok(runs.get_opt(RUN).await?.map_or(Ok(()), |run| Err(format!("{:?}", run.metadata))))
+        Ok(runs
+            .get_opt(RUN)
+            .await?
+            .map_or(Ok(()), |run| Err(format!("{:?}", run.metadata))))
     })
     .await?;
-    ensure!(rig.forbidden() == before, "{before:?} became {:?}", rig.forbidden());
+    ensure!(
+        rig.forbidden() == before,
+        "{before:?} became {:?}",
+        rig.forbidden()
+    );
     // The rights of its watches, and none in other namespaces.
-    let account = format!("system:serviceaccount:pawl-system:narrow-{}-controller", rig.namespace);
+    let account = format!(
+        "system:serviceaccount:pawl-system:narrow-{}-controller",
+        rig.namespace
+    );
     let may = |verb: &str, what: &str, place: &[&str]| {
         let mut args = vec!["auth", "can-i", verb, what, "--as", account.as_str()];
         args.extend(place);
-        Ok::<_, anyhow::Error>(rig.world.access.kubectl_command(&args).output()?.stdout.starts_with(b"yes"))
+        Ok::<_, anyhow::Error>(
+            rig.world
+                .access
+                .kubectl_command(&args)
+                .output()?
+                .stdout
+                .starts_with(b"yes"),
+        )
     };
     let elsewhere = rig.world.namespace().await?;
     for verb in ["list", "watch"] {
-        for what in ["terraformruns.pawl.run", "terraformlayers.pawl.run", "terraformrepositories.pawl.run", "pods"] {
+        for what in [
+            "terraformruns.pawl.run",
+            "terraformlayers.pawl.run",
+            "terraformrepositories.pawl.run",
+            "pods",
+        ] {
             ensure!(may(verb, what, &["-n", &rig.namespace])?, "{verb} {what}");
-            ensure!(!may(verb, what, &["-n", &elsewhere])? && !may(verb, what, &["-A"])?, "{verb} {what} elsewhere");
+            ensure!(
+                !may(verb, what, &["-n", &elsewhere])? && !may(verb, what, &["-A"])?,
+                "{verb} {what} elsewhere"
+            );
         }
-        for what in ["nodes", "namespaces", "validatingadmissionpolicies", "validatingadmissionpolicybindings"] {
+        for what in [
+            "nodes",
+            "namespaces",
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+        ] {
             ensure!(may(verb, what, &[])?, "{verb} {what}");
         }
     }
@@ -64,21 +99,44 @@ async fn terminating_namespace_is_named_by_its_runs(world: World) -> Result<()> 
     let rig = Rig::new(world).await?;
     let modes = ["Manual", "Automatic"];
     for mode in modes {
-        rig.world.create(&rig.namespace, &mode.to_lowercase(), &json!({"approval": {"mode": mode}})).await?;
+        rig.world
+            .create(
+                &rig.namespace,
+                &mode.to_lowercase(),
+                &json!({"approval": {"mode": mode}}),
+            )
+            .await?;
     }
     // Without a namespace controller it stays Terminating.
     let namespaces: Api<Namespace> = Api::all(rig.world.admin.clone());
-    namespaces.delete(&rig.namespace, &DeleteParams::default()).await?;
+    namespaces
+        .delete(&rig.namespace, &DeleteParams::default())
+        .await?;
     for name in modes.map(str::to_lowercase) {
         let look = async || {
             rig.step_of(&name).await?;
-            let status = rig.world.runs(&rig.namespace).get(&name).await?.status.unwrap_or_default();
-            let stalled = status.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True");
+            let status = rig
+                .world
+                .runs(&rig.namespace)
+                .get(&name)
+                .await?
+                .status
+                .unwrap_or_default();
+            let stalled = status
+                .conditions
+                .iter()
+                .find(|c| c.type_ == conditions::STALLED && c.status == "True");
             Ok(stalled.cloned().ok_or_else(|| format!("{status:?}")))
         };
         let stalled = wait::until(format!("{name} stalls"), PATIENCE, look).await?;
-        let text = format!("namespace {} is being deleted, and nothing can be created in it", rig.namespace);
-        ensure!((stalled.reason.as_str(), &stalled.message) == (reason::NAMESPACE_TERMINATING, &text), "{stalled:?}");
+        let text = format!(
+            "namespace {} is being deleted, and nothing can be created in it",
+            rig.namespace
+        );
+        ensure!(
+            (stalled.reason.as_str(), &stalled.message) == (reason::NAMESPACE_TERMINATING, &text),
+            "{stalled:?}"
+        );
     }
     Ok(())
 }

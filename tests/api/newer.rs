@@ -38,19 +38,35 @@ pub(crate) const PHASE: &str = "Paused";
 
 pub(crate) fn definition() -> Result<Value> {
     let mut crd = crds::crd::terraform_run();
-    let root = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").context("no schema")?;
+    let root = crd
+        .pointer_mut("/spec/versions/0/schema/openAPIV3Schema")
+        .context("no schema")?;
     for (path, word) in WORDS {
-        let words = root.pointer_mut(&format!("/properties/{path}/enum")).and_then(Value::as_array_mut);
-        words.with_context(|| format!("{path} has no words"))?.push(word.into());
+        let words = root
+            .pointer_mut(&format!("/properties/{path}/enum"))
+            .and_then(Value::as_array_mut);
+        words
+            .with_context(|| format!("{path} has no words"))?
+            .push(word.into());
     }
     for path in FIELDS {
-        let fields = root.pointer_mut(&format!("/properties/{path}/properties")).and_then(Value::as_object_mut);
-        let field = json!({"type": "string", "maxLength": 64, "description": "Of a newer version."});
-        fields.with_context(|| format!("{path} has no fields"))?.insert("newer".into(), field);
+        let fields = root
+            .pointer_mut(&format!("/properties/{path}/properties"))
+            .and_then(Value::as_object_mut);
+        let field =
+            json!({"type": "string", "maxLength": 64, "description": "Of a newer version."});
+        fields
+            .with_context(|| format!("{path} has no fields"))?
+            .insert("newer".into(), field);
     }
     // Any phase may follow it and precede it: the newer version defines the legal transitions.
-    let rules = root["x-kubernetes-validations"].as_array_mut().context("no rules")?;
-    let rule = rules.iter_mut().find(|rule| rule["message"] == "illegal change of phase").context("no rule of phases")?;
+    let rules = root["x-kubernetes-validations"]
+        .as_array_mut()
+        .context("no rules")?;
+    let rule = rules
+        .iter_mut()
+        .find(|rule| rule["message"] == "illegal change of phase")
+        .context("no rule of phases")?;
     let more = format!(
         "(has(self.status) && has(self.status.phase) && (self.status.phase == '{PHASE}' || oldSelf.status.phase == '{PHASE}'))"
     );
@@ -60,7 +76,11 @@ pub(crate) fn definition() -> Result<Value> {
 
 /// Runs as stored, with fields that our types do not know.
 pub(crate) fn whole(world: &World, namespace: &str) -> Api<DynamicObject> {
-    Api::namespaced_with(world.admin.clone(), namespace, &ApiResource::erase::<TerraformRun>(&()))
+    Api::namespaced_with(
+        world.admin.clone(),
+        namespace,
+        &ApiResource::erase::<TerraformRun>(&()),
+    )
 }
 
 /// A run with an arbitrary spec.
@@ -76,12 +96,24 @@ pub(crate) fn run(name: &str, more: &Value) -> Result<DynamicObject> {
 /// A changed CRD takes effect a moment later. Waits until a dry run retains the new field.
 pub(crate) async fn wait_for(world: &World) -> Result<()> {
     let namespace = world.namespace().await?;
-    let (runs, probe) = (whole(world, &namespace), run("probe", &json!({"newer": "x", "operation": "Refresh"}))?);
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let (runs, probe) = (
+        whole(world, &namespace),
+        run("probe", &json!({"newer": "x", "operation": "Refresh"}))?,
+    );
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
     let look = async || {
         let answer = runs.create(&dry, &probe).await;
-        let kept = answer.as_ref().is_ok_and(|run| run.data["spec"]["newer"] == "x");
-        Ok(if kept { Ok(()) } else { Err(format!("{answer:?}")) })
+        let kept = answer
+            .as_ref()
+            .is_ok_and(|run| run.data["spec"]["newer"] == "x");
+        Ok(if kept {
+            Ok(())
+        } else {
+            Err(format!("{answer:?}"))
+        })
     };
     wait::until("the newer definition is in force", PATIENCE, look).await
 }

@@ -40,7 +40,8 @@ impl Machine {
     }
 
     async fn is(&self, ready: bool) -> Result<()> {
-        let since = Timestamp::from_second((Timestamp::now() - SignedDuration::from_hours(2)).as_second())?;
+        let since =
+            Timestamp::from_second((Timestamp::now() - SignedDuration::from_hours(2)).as_second())?;
         let condition = json!({"type": "Ready", "status": if ready { "True" } else { "Unknown" }, "reason": "Played",
             "message": "played", "lastTransitionTime": since});
         objects::merge_status(&self.nodes, &self.name, &json!({"conditions": [condition]})).await?;
@@ -48,7 +49,9 @@ impl Machine {
     }
 
     pub(crate) async fn goes(&self) -> Result<()> {
-        self.nodes.delete(&self.name, &DeleteParams::default()).await?;
+        self.nodes
+            .delete(&self.name, &DeleteParams::default())
+            .await?;
         Ok(())
     }
 }
@@ -62,17 +65,25 @@ pub(crate) async fn applying(rig: &Rig, on: &Machine) -> Result<()> {
     let address = format!("http://state.example.com/{}", rig.namespace);
     let spec = json!({"approval": {"mode": "Automatic"}, "backend": {"type": "http", "config": {"address": address}}});
     rig.create(&spec).await?;
-    let status = rig.look("opened with its lease", |status| has_lease(status) && is_open(1)(status)).await?;
+    let status = rig
+        .look("opened with its lease", |status| {
+            has_lease(status) && is_open(1)(status)
+        })
+        .await?;
     let pod = status.attempt.context("no attempt")?.pod_name;
     let agent = rig.token().await?;
     let binding = json!({"metadata": {"name": pod}, "target": {"kind": "Node", "name": on.name}});
-    let _: Value = rig.pods().create_subresource("binding", &pod, &PostParams::default(), &binding).await?;
+    let _: Value = rig
+        .pods()
+        .create_subresource("binding", &pod, &PostParams::default(), &binding)
+        .await?;
     adopts(&agent, &on.name).await?;
     let mut made = plan(1, 'a');
     made["stateKey"] = status.lease.context("no lease")?.state_key.into();
     agent.status(&json!({"phase": "Plan"})).await?;
     agent.status(&json!({"plan": made})).await?;
-    rig.look("approved", |status| status.approval.is_some()).await?;
+    rig.look("approved", |status| status.approval.is_some())
+        .await?;
     agent.claims(1, '0', 'a').await.context("claim")?;
     Ok(())
 }
@@ -99,7 +110,10 @@ async fn proven(world: World, deleted: bool) -> Result<()> {
     let node = Machine::new(&rig, "n", true).await?;
     applying(&rig, &node).await?;
     node.is(false).await?;
-    rig.look("said to be on a lost node", |status| stalls(status, reason::NODE_UNREACHABLE)).await?;
+    rig.look("said to be on a lost node", |status| {
+        stalls(status, reason::NODE_UNREACHABLE)
+    })
+    .await?;
     rig.later(100_000);
     rig.rests("nothing is known of its end").await?;
     if deleted {
@@ -108,11 +122,13 @@ async fn proven(world: World, deleted: bool) -> Result<()> {
         let taint = json!([{"key": "node.kubernetes.io/out-of-service", "value": "off", "effect": "NoExecute"}]);
         objects::merge(&node.nodes, &node.name, &json!({"spec": {"taints": taint}})).await?;
     }
-    rig.look("about to end", |status| stalls(status, reason::POD_GONE)).await?;
+    rig.look("about to end", |status| stalls(status, reason::POD_GONE))
+        .await?;
     rig.later(61);
     let ended = rig.look("ended", |status| status.result.is_some()).await?;
     ensure!(ended.result == Some(RunResult::Indeterminate), "{ended:?}");
-    rig.look("without its lease", |status| !has_lease(status)).await?;
+    rig.look("without its lease", |status| !has_lease(status))
+        .await?;
     if !deleted {
         node.goes().await?;
     }
@@ -122,19 +138,28 @@ async fn proven(world: World, deleted: bool) -> Result<()> {
 /// A pod was force-deleted before the present controller saw it. The pod's own node is healthy, and another node is not.
 async fn unready_node_of_others_keeps_no_lease(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
-    let (node, ghost) = (Machine::new(&rig, "n", true).await?, Machine::new(&rig, "ghost", false).await?);
+    let (node, ghost) = (
+        Machine::new(&rig, "n", true).await?,
+        Machine::new(&rig, "ghost", false).await?,
+    );
     applying(&rig, &node).await?;
     let (name, pods) = (rig.attempt().await?.pod_name, rig.pods());
     objects::merge(&pods, &name, &json!({"metadata": {"finalizers": null}})).await?;
-    pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
+    pods.delete(&name, &DeleteParams::default().grace_period(0))
+        .await?;
     let rig = rig.again().await?;
-    rig.look("waited for", |status| stalls(status, reason::POD_GONE)).await?;
+    rig.look("waited for", |status| stalls(status, reason::POD_GONE))
+        .await?;
     rig.later(61);
     let ended = rig.look("ended", |status| status.result.is_some()).await?;
-    ensure!(ended.result == Some(RunResult::Indeterminate) && has_lease(&ended), "{ended:?}");
+    ensure!(
+        ended.result == Some(RunResult::Indeterminate) && has_lease(&ended),
+        "{ended:?}"
+    );
     // The grace period of its pod, and a minute.
     rig.later(661);
-    rig.look("without its lease", |status| !has_lease(status)).await?;
+    rig.look("without its lease", |status| !has_lease(status))
+        .await?;
     for machine in [node, ghost] {
         machine.goes().await?;
     }
@@ -144,19 +169,40 @@ async fn unready_node_of_others_keeps_no_lease(world: World) -> Result<()> {
 /// A stale lock of the first attempt of a run that is at its second.
 async fn unready_node_of_others_keeps_no_lock(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
-    let (node, ghost) = (Machine::new(&rig, "n", true).await?, Machine::new(&rig, "ghost", false).await?);
-    let holder = rig.world.create(&rig.namespace, "holder", &json!({})).await?;
-    let pod = |number: u32| names::attempt_name("holder", &holder.uid().unwrap_or_default(), number);
-    let long_ago = Timestamp::from_second((Timestamp::now() - SignedDuration::from_hours(1)).as_second())?;
+    let (node, ghost) = (
+        Machine::new(&rig, "n", true).await?,
+        Machine::new(&rig, "ghost", false).await?,
+    );
+    let holder = rig
+        .world
+        .create(&rig.namespace, "holder", &json!({}))
+        .await?;
+    let pod =
+        |number: u32| names::attempt_name("holder", &holder.uid().unwrap_or_default(), number);
+    let long_ago =
+        Timestamp::from_second((Timestamp::now() - SignedDuration::from_hours(1)).as_second())?;
     let attempt = json!({"number": 2, "podName": pod(2), "open": true, "openedAt": long_ago, "tries": 2,
         "former": [{"number": 1, "nodeName": node.name}]});
-    rig.world.status(&rig.namespace, "holder", &json!({"phase": "Pending", "attempt": attempt})).await?;
+    rig.world
+        .status(
+            &rig.namespace,
+            "holder",
+            &json!({"phase": "Pending", "attempt": attempt}),
+        )
+        .await?;
     rig.create(&json!({})).await?;
     rig.look("opened", is_open(1)).await?;
     let agent = rig.token().await?;
     adopts(&agent, &node.name).await?;
-    agent.status(&json!({"phase": "Plan", "stateLock": {"id": "l1", "who": format!("pawl@{}", pod(1))}})).await?;
-    rig.look("told that it may release the lock", |status| status.lock_release.is_some()).await?;
+    agent
+        .status(
+            &json!({"phase": "Plan", "stateLock": {"id": "l1", "who": format!("pawl@{}", pod(1))}}),
+        )
+        .await?;
+    rig.look("told that it may release the lock", |status| {
+        status.lock_release.is_some()
+    })
+    .await?;
     for machine in [node, ghost] {
         machine.goes().await?;
     }

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{
     Api,
     api::{
-        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams, Preconditions,
-        WatchEvent, WatchParams,
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+        PostParams, Preconditions, WatchEvent, WatchParams,
     },
 };
 use played::{
@@ -50,7 +50,13 @@ enum Act {
 impl Act {
     /// The written object or patch in a world in which the present object has this metadata.
     fn body(&self, resource: &str, metadata: &Value) -> Value {
-        let version = |right: bool| if right { metadata["resourceVersion"].clone() } else { json!(OTHER) };
+        let version = |right: bool| {
+            if right {
+                metadata["resourceVersion"].clone()
+            } else {
+                json!(OTHER)
+            }
+        };
         match self {
             Self::Create => fresh(resource, true),
             Self::Replace(right) => {
@@ -66,7 +72,13 @@ impl Act {
                 }
                 patch
             }
-            Self::Delete(_, uid) => uid.map_or(Value::Null, |right| if right { metadata["uid"].clone() } else { json!("other") }),
+            Self::Delete(_, uid) => uid.map_or(Value::Null, |right| {
+                if right {
+                    metadata["uid"].clone()
+                } else {
+                    json!("other")
+                }
+            }),
             Self::Bind => json!({"spec": {"nodeName": "n"}}),
             Self::Ends => json!({"status": {"phase": "Succeeded"}}),
         }
@@ -86,7 +98,8 @@ fn now() -> Timestamp {
 }
 
 fn kind(resource: &str) -> ApiResource {
-    let of = |group: &str, kind: &str| ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
+    let of =
+        |group: &str, kind: &str| ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
     match resource {
         PODS => of("", "Pod"),
         LEASES => of("coordination.k8s.io", "Lease"),
@@ -102,11 +115,12 @@ fn fresh(resource: &str, finalizers: bool) -> Value {
     match resource {
         PODS => {
             let container = json!({"name": "runner", "image": "none"});
-            object["spec"] =
-                json!({"serviceAccountName": "agent", "automountServiceAccountToken": false, "containers": [container]});
+            object["spec"] = json!({"serviceAccountName": "agent", "automountServiceAccountToken": false, "containers": [container]});
         }
         LEASES => object["spec"] = json!({"holderIdentity": "team/a/1"}),
-        _ => object["rules"] = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]),
+        _ => {
+            object["rules"] = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}])
+        }
     }
     object
 }
@@ -133,40 +147,84 @@ impl Both {
         let there = serde_json::to_value(self.real.get_opt(NAME).await?)?;
         let body = act.body(self.resource, &there["metadata"]);
         let answer = match act {
-            Act::Create => self.real.create(&put, &serde_json::from_value(body)?).await.map(drop),
-            Act::Replace(_) => self.real.replace(NAME, &put, &serde_json::from_value(body)?).await.map(drop),
-            Act::Merge(..) => self.real.patch(NAME, &params, &Patch::Merge(body)).await.map(drop),
+            Act::Create => self
+                .real
+                .create(&put, &serde_json::from_value(body)?)
+                .await
+                .map(drop),
+            Act::Replace(_) => self
+                .real
+                .replace(NAME, &put, &serde_json::from_value(body)?)
+                .await
+                .map(drop),
+            Act::Merge(..) => self
+                .real
+                .patch(NAME, &params, &Patch::Merge(body))
+                .await
+                .map(drop),
             Act::Delete(grace, _) => {
                 let uid = body.as_str().map(str::to_owned);
-                let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
-                let params = DeleteParams { grace_period_seconds: *grace, preconditions, ..DeleteParams::default() };
+                let preconditions = uid.map(|uid| Preconditions {
+                    uid: Some(uid),
+                    resource_version: None,
+                });
+                let params = DeleteParams {
+                    grace_period_seconds: *grace,
+                    preconditions,
+                    ..DeleteParams::default()
+                };
                 self.real.delete(NAME, &params).await.map(drop)
             }
             Act::Bind => {
-                let binding = json!({"metadata": {"name": NAME}, "target": {"kind": "Node", "name": "n"}});
-                self.real.create_subresource::<_, Value>("binding", NAME, &put, &binding).await.map(drop)
+                let binding =
+                    json!({"metadata": {"name": NAME}, "target": {"kind": "Node", "name": "n"}});
+                self.real
+                    .create_subresource::<_, Value>("binding", NAME, &put, &binding)
+                    .await
+                    .map(drop)
             }
-            Act::Ends => self.real.patch_status(NAME, &params, &Patch::Merge(body)).await.map(drop),
+            Act::Ends => self
+                .real
+                .patch_status(NAME, &params, &Patch::Merge(body))
+                .await
+                .map(drop),
         };
         Ok(answer)
     }
 
     fn in_play(&mut self, act: &Act) -> Result<(), Refusal> {
         let (key, user) = (self.key(), self.user.clone());
-        let metadata = self.played.get(&key).map_or(Value::Null, |object| object["metadata"].clone());
+        let metadata = self
+            .played
+            .get(&key)
+            .map_or(Value::Null, |object| object["metadata"].clone());
         let body = act.body(self.resource, &metadata);
         match act {
-            Act::Create => self.played.create(&user, self.resource, &self.namespace, body, false, now()).map(drop),
-            Act::Replace(_) => self.played.edit(&user, &key, false, &Edit::Replace(body), false).map(drop),
-            Act::Merge(..) => self.played.edit(&user, &key, false, &Edit::Merge(body), false).map(drop),
+            Act::Create => self
+                .played
+                .create(&user, self.resource, &self.namespace, body, false, now())
+                .map(drop),
+            Act::Replace(_) => self
+                .played
+                .edit(&user, &key, false, &Edit::Replace(body), false)
+                .map(drop),
+            Act::Merge(..) => self
+                .played
+                .edit(&user, &key, false, &Edit::Merge(body), false)
+                .map(drop),
             Act::Delete(grace, _) => {
                 // The pod's default grace period.
-                let grace = grace.map(u64::from).or((self.resource == PODS).then_some(30));
-                self.played.delete(&key, &json!({"uid": body}), grace, now()).map(drop)
+                let grace = grace
+                    .map(u64::from)
+                    .or((self.resource == PODS).then_some(30));
+                self.played
+                    .delete(&key, &json!({"uid": body}), grace, now())
+                    .map(drop)
             }
             Act::Bind | Act::Ends => {
                 self.played.get(&key)?;
-                self.played.node_writes(&key, metadata["uid"].as_str().unwrap_or_default(), &body);
+                self.played
+                    .node_writes(&key, metadata["uid"].as_str().unwrap_or_default(), &body);
                 Ok(())
             }
         }
@@ -176,10 +234,16 @@ impl Both {
 /// Draws an operation that fits the present object.
 fn draw(random: &mut StdRng, resource: &str, there: Option<&DynamicObject>) -> Act {
     let Some(there) = there else {
-        return if random.random_bool(0.7) { Act::Create } else { Act::Delete(None, None) };
+        return if random.random_bool(0.7) {
+            Act::Create
+        } else {
+            Act::Delete(None, None)
+        };
     };
     let placed = !there.data["spec"]["nodeName"].is_null();
-    let under = *[None, Some(true), Some(false)].choose(random).unwrap_or(&None);
+    let under = *[None, Some(true), Some(false)]
+        .choose(random)
+        .unwrap_or(&None);
     let grace = *[None, Some(0), Some(10)].choose(random).unwrap_or(&None);
     match random.random_range(0..14) {
         0 => Act::Create,
@@ -188,11 +252,17 @@ fn draw(random: &mut StdRng, resource: &str, there: Option<&DynamicObject>) -> A
             Act::Merge(json!({"metadata": {"labels": {"a": label}}}), under)
         }
         3..=4 => {
-            let finalizers = if random.random_bool(0.7) { json!([]) } else { json!(["pawl.run/attempt"]) };
+            let finalizers = if random.random_bool(0.7) {
+                json!([])
+            } else {
+                json!(["pawl.run/attempt"])
+            };
             Act::Merge(json!({"metadata": {"finalizers": finalizers}}), None)
         }
         5..=7 => Act::Delete(grace, under),
-        8..=10 if resource == PODS && !placed && there.metadata.deletion_timestamp.is_none() => Act::Bind,
+        8..=10 if resource == PODS && !placed && there.metadata.deletion_timestamp.is_none() => {
+            Act::Bind
+        }
         8..=10 if resource == PODS && placed => Act::Ends,
         _ if resource == LEASES => Act::Replace(random.random_bool(0.7)),
         _ => Act::Merge(json!({"metadata": {"labels": {"b": "x"}}}), Some(true)),
@@ -205,26 +275,70 @@ async fn pods_leases_and_roles_equal_the_real_ones(world: World) -> Result<()> {
         let mut random = StdRng::seed_from_u64(seed);
         let namespace = world.namespace().await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(world.admin.clone(), &namespace);
-        accounts.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "agent"}}))?).await?;
-        let real: Api<DynamicObject> = Api::namespaced_with(world.admin.clone(), &namespace, &kind(resource));
-        let from = real.list(&ListParams::default()).await?.metadata.resource_version.context("no version")?;
-        let mut both = Both { real, resource, namespace, played: Store::default(), user: User::with("admin", &[]) };
+        accounts
+            .create(
+                &PostParams::default(),
+                &serde_json::from_value(json!({"metadata": {"name": "agent"}}))?,
+            )
+            .await?;
+        let real: Api<DynamicObject> =
+            Api::namespaced_with(world.admin.clone(), &namespace, &kind(resource));
+        let from = real
+            .list(&ListParams::default())
+            .await?
+            .metadata
+            .resource_version
+            .context("no version")?;
+        let mut both = Both {
+            real,
+            resource,
+            namespace,
+            played: Store::default(),
+            user: User::with("admin", &[]),
+        };
         let mut done = Vec::new();
         for _ in 0..OPERATIONS {
-            let act = draw(&mut random, resource, both.real.get_opt(NAME).await?.as_ref());
+            let act = draw(
+                &mut random,
+                resource,
+                both.real.get_opt(NAME).await?.as_ref(),
+            );
             let answer = both.really(&act).await?;
             let code = code(&answer)?;
             let played = both.in_play(&act);
             done.push(format!("{act:?}: {}", class(code)));
-            let told = || format!("{resource}, seed {seed}: {}\nreal {answer:?}\nplayed {played:?}", done.join("\n"));
-            ensure!(class(code) == class(played.as_ref().err().map(|refusal| refusal.code)), "other answers; {}", told());
-            let there = both.real.get_opt(NAME).await?.map(serde_json::to_value).transpose()?.as_ref().map(essence);
+            let told = || {
+                format!(
+                    "{resource}, seed {seed}: {}\nreal {answer:?}\nplayed {played:?}",
+                    done.join("\n")
+                )
+            };
+            ensure!(
+                class(code) == class(played.as_ref().err().map(|refusal| refusal.code)),
+                "other answers; {}",
+                told()
+            );
+            let there = both
+                .real
+                .get_opt(NAME)
+                .await?
+                .map(serde_json::to_value)
+                .transpose()?
+                .as_ref()
+                .map(essence);
             let here = both.played.get(&both.key()).ok().as_deref().map(essence);
-            ensure!(there == here, "other objects; {}\n{there:?}\n{here:?}", told());
+            ensure!(
+                there == here,
+                "other objects; {}\n{there:?}\n{here:?}",
+                told()
+            );
             landed += u32::from(code.is_none());
         }
         let (there, here) = (watched(&both, &from).await?, changes(&both));
-        ensure!(there == here, "{resource}, seed {seed}: a watch shows\n{there:#?}\nand is played as\n{here:#?}");
+        ensure!(
+            there == here,
+            "{resource}, seed {seed}: a watch shows\n{there:#?}\nand is played as\n{here:#?}"
+        );
     }
     ensure!(landed > 200, "hardly anything landed: {landed}");
     Ok(())
@@ -232,7 +346,11 @@ async fn pods_leases_and_roles_equal_the_real_ones(world: World) -> Result<()> {
 
 /// The events of a real watch since a version. A deletion has no object.
 async fn watched(both: &Both, from: &str) -> Result<Vec<(&'static str, Value)>> {
-    let mut events = std::pin::pin!(both.real.watch(&WatchParams::default().timeout(2).disable_bookmarks(), from).await?);
+    let mut events = std::pin::pin!(
+        both.real
+            .watch(&WatchParams::default().timeout(2).disable_bookmarks(), from)
+            .await?
+    );
     let mut seen = Vec::new();
     while let Some(event) = events.next().await {
         seen.push(match event? {
@@ -248,7 +366,12 @@ async fn watched(both: &Both, from: &str) -> Result<Vec<(&'static str, Value)>> 
 /// The same events of the simulated API server, as the simulator's watches deliver them.
 fn changes(both: &Both) -> Vec<(&'static str, Value)> {
     let (mut there, mut seen) = (false, Vec::new());
-    for change in both.played.since(0).iter().filter(|change| change.key == both.key()) {
+    for change in both
+        .played
+        .since(0)
+        .iter()
+        .filter(|change| change.key == both.key())
+    {
         seen.push(match (change.deleted, there) {
             (true, _) => ("deleted", Value::Null),
             (false, false) => ("added", essence(&change.object)),

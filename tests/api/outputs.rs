@@ -23,8 +23,18 @@ const FOREIGN: &str = "only objects with outputs";
 /// A scene with the client `datastore`, in which its policy is in force.
 async fn datastore(world: World) -> Result<Scene> {
     let mut scene = Scene::new(world, &[]).await?;
-    scene.add("datastore", scene.world.access.impersonate(ACCOUNT, &[]).await?);
-    scene.refuses("datastore", "configmap/probe", json!({"create": {}}), "'pawl-outputs'").await?;
+    scene.add(
+        "datastore",
+        scene.world.access.impersonate(ACCOUNT, &[]).await?,
+    );
+    scene
+        .refuses(
+            "datastore",
+            "configmap/probe",
+            json!({"create": {}}),
+            "'pawl-outputs'",
+        )
+        .await?;
     Ok(scene)
 }
 
@@ -56,7 +66,11 @@ async fn datastore_writes_only_objects_with_outputs(world: World) -> Result<()> 
         ]);
         scene.rows(&format!("{kind}/net"), rows).await?;
         // The type of a Secret never changes.
-        let applied = if kind == "secret" { "field is immutable" } else { FOREIGN };
+        let applied = if kind == "secret" {
+            "field is immutable"
+        } else {
+            FOREIGN
+        };
         let rows = json!([
             ["creation", "admin", {"create": {"data": {"id": "eA=="}}}, ""],
             ["apply", "datastore", {"apply": mine("net/default")}, applied],
@@ -89,7 +103,10 @@ async fn datastore_writes_data_of_its_own_secrets(world: World) -> Result<()> {
     ]);
     elsewhere.rows(KEYRING, rows).await?;
     let mut scene = Scene::within(world, "pawl-system".to_owned()).await?;
-    scene.add("datastore", scene.world.access.impersonate(ACCOUNT, &[]).await?);
+    scene.add(
+        "datastore",
+        scene.world.access.impersonate(ACCOUNT, &[]).await?,
+    );
     let rows = json!([
         ["creation", "admin", {"create": {}}, ""],
         ["a ConfigMap of its name", "datastore", {"merge": {"data": {"id": "x"}}}, FOREIGN],
@@ -122,15 +139,23 @@ async fn run_author_needs_create_on_output_objects(world: World) -> Result<()> {
     let map = json!({"configMap": {"name": "net"}});
     let both = json!({"configMap": {"name": "net"}, "secret": {"name": "net"}});
     let other = json!({"configMap": {"name": "other"}});
-    let (needs_map, needs_secret) = ("a ConfigMap needs the verb create", "a Secret needs the verb create");
+    let (needs_map, needs_secret) = (
+        "a ConfigMap needs the verb create",
+        "a Secret needs the verb create",
+    );
     let rows = json!([
         ["a ConfigMap", "bob", {"create": asks(map.clone())}, needs_map],
         ["only the status", "bob", {"create": asks(json!({"status": true}))}, ""],
     ]);
     scene.rows("a", rows).await?;
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["net"], "verbs": ["create"]}]);
-    scene.world.grant(&scene.namespace, "outputs", &rules, &user("bob")).await?;
-    scene.eventually("bob", "a", json!({"create": asks(map)})).await?;
+    scene
+        .world
+        .grant(&scene.namespace, "outputs", &rules, &user("bob"))
+        .await?;
+    scene
+        .eventually("bob", "a", json!({"create": asks(map)}))
+        .await?;
     let rows = json!([
         ["a Secret", "bob", {"create": asks(both)}, needs_secret],
         ["another name", "bob", {"create": asks(other)}, needs_map],

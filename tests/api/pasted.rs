@@ -24,13 +24,23 @@ async fn printed_commands_work_beside_burritos_crds(world: World) -> Result<()> 
         .await?;
     let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
     let spec = serde_json::from_value(json!({"url": "https://git.example.com/infra"}))?;
-    repositories.create(&PostParams::default(), &TerraformRepository::new("net", spec)).await?;
+    repositories
+        .create(
+            &PostParams::default(),
+            &TerraformRepository::new("net", spec),
+        )
+        .await?;
     for kind in ["TerraformRun", "TerraformRepository"] {
         let manifest = json!({"apiVersion": format!("{FOREIGN}/v1alpha1"), "kind": kind, "metadata": {"name": "net"}});
-        world.paste(&format!("kubectl create -n {namespace} -f - <<< '{manifest}'"))?;
+        world.paste(&format!(
+            "kubectl create -n {namespace} -f - <<< '{manifest}'"
+        ))?;
     }
     let first = world.paste(&format!("kubectl get -n {namespace} -o name tfrun"))?;
-    ensure!(first == format!("terraformrun.{FOREIGN}/net"), "the short name is not theirs: {first}");
+    ensure!(
+        first == format!("terraformrun.{FOREIGN}/net"),
+        "the short name is not theirs: {first}"
+    );
 
     for line in [
         names::approve_command(&namespace, "net", &sum('a')),
@@ -42,10 +52,28 @@ async fn printed_commands_work_beside_burritos_crds(world: World) -> Result<()> 
         world.paste(&line)?;
     }
     let run = world.runs(&namespace).get("net").await?;
-    for set in [names::APPROVE, names::APPROVED_BY, names::CANCEL, names::RERUN, names::RECOVER, names::ABANDON] {
-        ensure!(run.annotations().contains_key(set), "{set} is not set: {:?}", run.annotations());
+    for set in [
+        names::APPROVE,
+        names::APPROVED_BY,
+        names::CANCEL,
+        names::RERUN,
+        names::RECOVER,
+        names::ABANDON,
+    ] {
+        ensure!(
+            run.annotations().contains_key(set),
+            "{set} is not set: {:?}",
+            run.annotations()
+        );
     }
-    ensure!(repositories.get("net").await?.annotations().contains_key(names::RECONCILE), "not requested");
+    ensure!(
+        repositories
+            .get("net")
+            .await?
+            .annotations()
+            .contains_key(names::RECONCILE),
+        "not requested"
+    );
     for plural in ["terraformruns", "terraformrepositories"] {
         let theirs =
             world.paste(&format!("kubectl get -n {namespace} {plural}.{FOREIGN} net -o jsonpath='{{.metadata.annotations}}'"))?;

@@ -54,13 +54,27 @@ async fn approver_approves_waiting_plan(world: World) -> Result<()> {
 
 async fn wrong_checksum_is_refused_in_terminal(world: World) -> Result<()> {
     let scene = people(world).await?;
-    let args = ["annotate", "-n", &scene.namespace, "--overwrite", "--as=alice@example.com"];
+    let args = [
+        "annotate",
+        "-n",
+        &scene.namespace,
+        "--overwrite",
+        "--as=alice@example.com",
+    ];
     let mut kubectl = scene.world.access.kubectl_command(&args);
     let approve = format!("{}={}", names::APPROVE, sum('b'));
-    kubectl.args([format!("{}/{RUN}", names::KUBECTL_RUN), approve, format!("{}={ALICE}", names::APPROVED_BY)]);
+    kubectl.args([
+        format!("{}/{RUN}", names::KUBECTL_RUN),
+        approve,
+        format!("{}={ALICE}", names::APPROVED_BY),
+    ]);
     let output = kubectl.output()?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let wanted = format!("the plan that waits is {}, not {}; nothing was approved", sum('a'), sum('b'));
+    let wanted = format!(
+        "the plan that waits is {}, not {}; nothing was approved",
+        sum('a'),
+        sum('b')
+    );
     ensure!(!output.status.success() && text.contains(&wanted), "{text}");
     Ok(())
 }
@@ -92,7 +106,8 @@ async fn approval_needs_verb_own_name_and_waiting_plan(world: World) -> Result<(
     scene.rows("early", rows).await?;
     scene.waiting("again", &json!({})).await?;
     scene.status("again", json!({"phase": "Pending"})).await?;
-    let rows = json!([["plan of a closed attempt", "alice", {"annotate": approval(ALICE, 'a')}, none]]);
+    let rows =
+        json!([["plan of a closed attempt", "alice", {"annotate": approval(ALICE, 'a')}, none]]);
     scene.rows("again", rows).await
 }
 
@@ -138,7 +153,10 @@ async fn deny_and_cancel_are_never_taken_back(world: World) -> Result<()> {
 
 async fn deny_and_cancel_name_only_their_author(world: World) -> Result<()> {
     let scene = people(world).await?;
-    for (key, by) in [(names::DENY, names::DENIED_BY), (names::CANCEL, names::CANCELED_BY)] {
+    for (key, by) in [
+        (names::DENY, names::DENIED_BY),
+        (names::CANCEL, names::CANCELED_BY),
+    ] {
         let rows = json!([
             ["in another's name", "bob", {"annotate": {key: "x", by: ALICE}}, "name bob"],
             ["a name alone", "bob", {"annotate": {by: "bob"}}, "name bob"],
@@ -152,7 +170,11 @@ async fn deny_and_cancel_name_only_their_author(world: World) -> Result<()> {
 
 async fn abandoning_needs_verb_own_name_and_lost_node(world: World) -> Result<()> {
     let mut scene = people(world).await?;
-    for (user, role) in [("carol", "pawl-approver"), ("carol", "pawl-abandoner"), ("vera", "pawl-viewer")] {
+    for (user, role) in [
+        ("carol", "pawl-approver"),
+        ("carol", "pawl-abandoner"),
+        ("vera", "pawl-viewer"),
+    ] {
         scene.person(user, role).await?;
     }
     let by = |by: &str, why: &str| json!({names::ABANDON: why, names::ABANDONED_BY: by});
@@ -167,7 +189,10 @@ async fn abandoning_needs_verb_own_name_and_lost_node(world: World) -> Result<()
         "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let (no_verb, once) = ("may not abandon this apply", "cannot be removed or changed");
     let names_her = "has to name the one who gives the apply up, carol";
-    let (name_alone, half) = (json!({names::ABANDONED_BY: "carol"}), json!({names::ABANDON: null}));
+    let (name_alone, half) = (
+        json!({names::ABANDONED_BY: "carol"}),
+        json!({names::ABANDON: null}),
+    );
     let other_name = json!({names::ABANDONED_BY: "system:admin"});
     let off = json!({names::ABANDON: null, names::ABANDONED_BY: null});
     let rows = json!([
@@ -213,7 +238,8 @@ async fn created_approved_run_is_refused(world: World) -> Result<()> {
     let approved = "created without an approval";
     for key in [names::APPROVE, names::APPROVED_BY, names::COMMENT] {
         let named = json!({"metadata": {"annotations": {key: "x"}}});
-        let generated = json!({"metadata": {"annotations": {key: "x"}, "name": null, "generateName": "a-"}});
+        let generated =
+            json!({"metadata": {"annotations": {key: "x"}, "name": null, "generateName": "a-"}});
         let rows = json!([
             [key, "admin", {"create": named}, approved],
             ["generateName", "admin", {"create": generated}, approved],
@@ -232,7 +258,10 @@ async fn automatic_run_needs_autoapprove(world: World) -> Result<()> {
     let create = json!({"create": {"spec": automatic()}});
     let rows = json!([["an author", "bob", create.clone(), AUTOAPPROVE]]);
     scene.rows("a", rows).await?;
-    scene.world.bind_user(&scene.namespace, "pawl-autoapprover", "bob").await?;
+    scene
+        .world
+        .bind_user(&scene.namespace, "pawl-autoapprover", "bob")
+        .await?;
     scene.eventually("bob", "a", create).await
 }
 
@@ -240,9 +269,14 @@ async fn service_account_needs_use(world: World) -> Result<()> {
     let scene = Scene::new(world, &[("bob", "pawl-author")]).await?;
     let deployer = json!({"create": {"spec": {"runner": {"serviceAccountName": "deployer"}}}});
     let needs = "naming the ServiceAccount deployer needs the verb use";
-    scene.rows("a", json!([["an author", "bob", deployer.clone(), needs]])).await?;
+    scene
+        .rows("a", json!([["an author", "bob", deployer.clone(), needs]]))
+        .await?;
     let rules = json!([{"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["deployer"], "verbs": ["use"]}]);
-    scene.world.grant(&scene.namespace, "use", &rules, &user("bob")).await?;
+    scene
+        .world
+        .grant(&scene.namespace, "use", &rules, &user("bob"))
+        .await?;
     scene.eventually("bob", "a", deployer).await?;
     let both = json!({"serviceAccountName": "deployer", "planServiceAccountName": "root"});
     let root = json!({"serviceAccountName": "root"});
@@ -272,8 +306,10 @@ async fn rerun_is_admitted_like_creation(world: World) -> Result<()> {
     scene.rows(RUN, rows).await?;
     let root = json!({"runner": {"serviceAccountName": "root"}});
     // Only the controller may set the annotation that bypasses these checks.
-    let forged = json!({"spec": automatic(), "metadata": {"annotations": {names::RERUN_OF: "run"}}});
-    let of_layer = json!({"spec": automatic(), "metadata": {"labels": {names::LABEL_LAYER: "net"}}});
+    let forged =
+        json!({"spec": automatic(), "metadata": {"annotations": {names::RERUN_OF: "run"}}});
+    let of_layer =
+        json!({"spec": automatic(), "metadata": {"labels": {names::LABEL_LAYER: "net"}}});
     let rows = json!([
         ["a forged answer", "bob", {"create": forged}, by_controller],
         ["unasked", "controller", {"create": {"spec": automatic()}}, AUTOAPPROVE],
@@ -282,8 +318,18 @@ async fn rerun_is_admitted_like_creation(world: World) -> Result<()> {
     scene.rows("forged", rows).await?;
     // A rerun of a layer's run is a run outside of the layer, which needs its own rights.
     for (name, who, run, message) in [
-        ("automatic", "admin", json!({"spec": automatic()}), AUTOAPPROVE),
-        ("account", "admin", json!({"spec": root}), "ServiceAccount root"),
+        (
+            "automatic",
+            "admin",
+            json!({"spec": automatic()}),
+            AUTOAPPROVE,
+        ),
+        (
+            "account",
+            "admin",
+            json!({"spec": root}),
+            "ServiceAccount root",
+        ),
         ("of-layer", "controller", of_layer, AUTOAPPROVE),
     ] {
         let rows = json!([
@@ -312,10 +358,18 @@ async fn removing_finalizer_needs_control(world: World) -> Result<()> {
 /// The last lines of `kubectl describe`.
 async fn run_readers_read_events(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
-    for role in ["pawl-viewer", "pawl-author", "pawl-approver", "pawl-autoapprover"] {
+    for role in [
+        "pawl-viewer",
+        "pawl-author",
+        "pawl-approver",
+        "pawl-autoapprover",
+    ] {
         let person = world.person(role, &namespace, role).await?;
         let events: Api<Event> = Api::namespaced(person, &namespace);
-        events.list(&ListParams::default()).await.with_context(|| format!("as {role}"))?;
+        events
+            .list(&ListParams::default())
+            .await
+            .with_context(|| format!("as {role}"))?;
     }
     Ok(())
 }

@@ -23,8 +23,8 @@ use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::json;
 use servers::{auth::Access, git::GitServer};
 use sources::{
-    follow::Follow, gc, git::Commands, github_app::Tokens, metrics::Metrics, mirror::Mirrors, server::Servers, store::Snapshots,
-    sync::Syncer, watch::Workers, worker::Shared,
+    follow::Follow, gc, git::Commands, github_app::Tokens, metrics::Metrics, mirror::Mirrors,
+    server::Servers, store::Snapshots, sync::Syncer, watch::Workers, worker::Shared,
 };
 use tokio::sync::Semaphore;
 
@@ -56,13 +56,30 @@ impl Kept {
 }
 
 impl Snapshots for Kept {
-    async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
+    async fn digest(
+        &self,
+        _: &str,
+        _: &str,
+        revision: &str,
+    ) -> Result<Option<Stored>, RequestError> {
         Ok(self.all().get(revision).cloned())
     }
 
-    async fn put(&self, _: &str, _: &str, revision: &str, file: &Path) -> Result<Stored, RequestError> {
-        let size = file.metadata().map_err(|error| RequestError::file(file, error))?.len();
-        let stored = Stored { digest: format!("sha256:{}", "a".repeat(64)), size };
+    async fn put(
+        &self,
+        _: &str,
+        _: &str,
+        revision: &str,
+        file: &Path,
+    ) -> Result<Stored, RequestError> {
+        let size = file
+            .metadata()
+            .map_err(|error| RequestError::file(file, error))?
+            .len();
+        let stored = Stored {
+            digest: format!("sha256:{}", "a".repeat(64)),
+            size,
+        };
         self.all().insert(revision.to_owned(), stored.clone());
         Ok(stored)
     }
@@ -94,7 +111,11 @@ struct Scene {
 impl Scene {
     async fn new(world: World) -> Result<Self> {
         let namespace = world.namespace().await?;
-        let dirs = [tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?];
+        let dirs = [
+            tempfile::tempdir()?,
+            tempfile::tempdir()?,
+            tempfile::tempdir()?,
+        ];
         let server = GitServer::start("127.0.0.1:0".parse()?, dirs[0].path()).await?;
         let servers = Servers {
             git: Commands::new(dirs[2].path(), Duration::from_secs(120)),
@@ -107,7 +128,10 @@ impl Scene {
             clock: ServerClock::default(),
             follow: Mutex::new(Follow::default()),
             wanted: Mutex::default(),
-            syncer: Syncer { git: Box::new(servers), snapshots: Kept::default() },
+            syncer: Syncer {
+                git: Box::new(servers),
+                snapshots: Kept::default(),
+            },
             slots: Semaphore::new(2),
             metrics: Arc::new(Metrics::awaiting(2)),
             secrets_role: "pawl-sources-secrets".to_owned(),
@@ -116,7 +140,14 @@ impl Scene {
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(workers.clone().watch(Some(namespace.clone())));
         tasks.spawn(workers.wanted());
-        Ok(Self { world, namespace, server, shared, tasks, _dirs: dirs })
+        Ok(Self {
+            world,
+            namespace,
+            server,
+            shared,
+            tasks,
+            _dirs: dirs,
+        })
     }
 
     fn layers(&self) -> Api<TerraformLayer> {
@@ -132,20 +163,36 @@ impl Scene {
         if let Some(secret) = secret {
             spec["secretRef"] = json!({"name": secret});
         }
-        objects::create(&self.repositories(), json!({"metadata": {"name": "r"}, "spec": spec})).await?;
+        objects::create(
+            &self.repositories(),
+            json!({"metadata": {"name": "r"}, "spec": spec}),
+        )
+        .await?;
         Ok(())
     }
 
     async fn layer(&self, name: &str, path: &str) -> Result<()> {
         let spec = json!({"repository": {"name": "r"}, "path": path});
-        objects::create(&self.layers(), json!({"metadata": {"name": name}, "spec": spec})).await?;
+        objects::create(
+            &self.layers(),
+            json!({"metadata": {"name": name}, "spec": spec}),
+        )
+        .await?;
         Ok(())
     }
 
     /// Writes a request, and waits until it is handled.
     async fn request(&self, word: &str) -> Result<TerraformRepository> {
-        objects::merge(&self.repositories(), "r", &json!({"metadata": {"annotations": {names::RECONCILE: word}}})).await?;
-        self.until("answered", |status| status.last_handled_reconcile.as_deref() == Some(word)).await
+        objects::merge(
+            &self.repositories(),
+            "r",
+            &json!({"metadata": {"annotations": {names::RECONCILE: word}}}),
+        )
+        .await?;
+        self.until("answered", |status| {
+            status.last_handled_reconcile.as_deref() == Some(word)
+        })
+        .await
     }
 
     async fn until(&self, what: &str, is: impl Fn(&Status) -> bool) -> Result<TerraformRepository> {
@@ -160,7 +207,10 @@ impl Scene {
 
     async fn revision(&self, layer: &str) -> Result<Option<String>> {
         let layer = self.layers().get(layer).await?;
-        Ok(layer.status.and_then(|status| status.source).map(|source| source.revision))
+        Ok(layer
+            .status
+            .and_then(|status| status.source)
+            .map(|source| source.revision))
     }
 }
 
@@ -172,8 +222,13 @@ impl Drop for Scene {
 
 /// Whether the condition Ready has this status, and this reason if it is not empty.
 fn ready(status: &Status, is: &str, reason: &str) -> bool {
-    let mut ready = status.conditions.iter().filter(|condition| condition.type_ == conditions::READY);
-    ready.any(|condition| condition.status == is && (reason.is_empty() || condition.reason == reason))
+    let mut ready = status
+        .conditions
+        .iter()
+        .filter(|condition| condition.type_ == conditions::READY);
+    ready.any(|condition| {
+        condition.status == is && (reason.is_empty() || condition.reason == reason)
+    })
 }
 
 /// Whether a ref is at this commit.
@@ -185,14 +240,24 @@ fn knows(status: &Status, commit: &str) -> bool {
 async fn layer_gets_its_commits_and_no_redundant_write(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let repo = scene.server.create("stacks")?;
-    let first = repo.commit("main", &[("app/main.tf", "# one\n"), ("other/main.tf", "# one\n")])?;
+    let first = repo.commit(
+        "main",
+        &[("app/main.tf", "# one\n"), ("other/main.tf", "# one\n")],
+    )?;
     scene.repository(None).await?;
-    scene.until("ready without a layer", |status| ready(status, "True", "")).await?;
+    scene
+        .until("ready without a layer", |status| ready(status, "True", ""))
+        .await?;
     scene.layer("app", "app").await?;
     scene.layer("other", "other").await?;
-    scene.until("at its first commit", |status| knows(status, &first)).await?;
+    scene
+        .until("at its first commit", |status| knows(status, &first))
+        .await?;
     // The second layer may have been created after the poll for the first.
-    wait::until("the other layer is told", PATIENCE, async || scene.revision("other").await).await?;
+    wait::until("the other layer is told", PATIENCE, async || {
+        scene.revision("other").await
+    })
+    .await?;
     ensure!(scene.revision("app").await? == Some(first.clone()));
 
     // Two requests without a new commit: the second updates only the handled request.
@@ -202,16 +267,35 @@ async fn layer_gets_its_commits_and_no_redundant_write(world: World) -> Result<(
     let mut expected = before.status.clone().context("no status")?;
     expected.last_handled_reconcile = Some("2".to_owned());
     ensure!(after.status == Some(expected), "{:?}", after.status);
-    ensure!(scene.layers().get("app").await?.resource_version() == layer, "a layer was written without anything new");
+    ensure!(
+        scene.layers().get("app").await?.resource_version() == layer,
+        "a layer was written without anything new"
+    );
     let settled = scene.version().await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    ensure!(scene.version().await? == settled, "it is written again and again");
+    ensure!(
+        scene.version().await? == settled,
+        "it is written again and again"
+    );
 
     let second = repo.commit("main", &[("other/main.tf", "# two\n")])?;
     let known = scene.request("3").await?;
-    ensure!(known.status.as_ref().is_some_and(|status| knows(status, &second)), "{:?}", known.status);
-    ensure!(scene.revision("other").await? == Some(second) && scene.revision("app").await? == Some(first));
-    ensure!(scene.layers().get("app").await?.resource_version() == layer, "a commit of another layer was written to this one");
+    ensure!(
+        known
+            .status
+            .as_ref()
+            .is_some_and(|status| knows(status, &second)),
+        "{:?}",
+        known.status
+    );
+    ensure!(
+        scene.revision("other").await? == Some(second)
+            && scene.revision("app").await? == Some(first)
+    );
+    ensure!(
+        scene.layers().get("app").await?.resource_version() == layer,
+        "a commit of another layer was written to this one"
+    );
     Ok(())
 }
 
@@ -223,7 +307,9 @@ async fn wanted_revision_is_stored_without_a_ref(world: World) -> Result<()> {
     let feature = repo.commit("feature", &[("main.tf", "# three\n")])?;
     scene.repository(None).await?;
     scene.layer("app", ".").await?;
-    let before = scene.until("at the layer's ref", |status| !status.refs.is_empty()).await?;
+    let before = scene
+        .until("at the layer's ref", |status| !status.refs.is_empty())
+        .await?;
     let of = |revision: &str| WantedRevision {
         namespace: scene.namespace.clone(),
         uid: before.uid().unwrap_or_default(),
@@ -237,15 +323,26 @@ async fn wanted_revision_is_stored_without_a_ref(world: World) -> Result<()> {
         wait::until(format!("{revision} is stored"), PATIENCE, look).await?;
     }
     // An unknown revision in a run does not affect the repository's status.
-    ensure!(scene.version().await? == before.resource_version(), "the repository was written");
+    ensure!(
+        scene.version().await? == before.resource_version(),
+        "the repository was written"
+    );
     ensure!(snapshots.digest("", "", &nowhere).await?.is_none());
 
     // Burrito 11.20: unneeded snapshots are deleted, and no earlier. A ref points to one, and an open run references another.
     let source = json!({"stack": "app", "source": {"repository": {"name": "r", "revision": feature, "path": "."}}});
     let runs = scene.world.runs(&scene.namespace);
-    objects::create(&runs, json!({"metadata": {"name": "needs"}, "spec": source})).await?;
+    objects::create(
+        &runs,
+        json!({"metadata": {"name": "needs"}, "spec": source}),
+    )
+    .await?;
     let every = Duration::from_millis(200);
-    let sweeps = tokio::spawn(gc::run(scene.shared.clone(), vec![Some(scene.namespace.clone())], every));
+    let sweeps = tokio::spawn(gc::run(
+        scene.shared.clone(),
+        vec![Some(scene.namespace.clone())],
+        every,
+    ));
     let gone = async |revision: &str| {
         let look = async || Ok(snapshots.digest("", "", revision).await?.is_none());
         wait::until(format!("{revision} goes"), PATIENCE, look).await
@@ -262,25 +359,54 @@ async fn wanted_revision_is_stored_without_a_ref(world: World) -> Result<()> {
 
 async fn secret_is_read_only_where_a_namespace_binds(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
-    scene.server.create("stacks")?.commit("main", &[("main.tf", "# one\n")])?;
+    scene
+        .server
+        .create("stacks")?
+        .commit("main", &[("main.tf", "# one\n")])?;
     // As in the guide.
-    scene.server.set_access("stacks", Access::basic("pawl", "glpat-example"));
+    scene
+        .server
+        .set_access("stacks", Access::basic("pawl", "glpat-example"));
     let files = tempfile::tempdir()?;
-    let here = |name: &str| -> Result<String> { Ok(guide::block(name)?.replace("-n prod", &format!("-n {}", scene.namespace))) };
+    let here = |name: &str| -> Result<String> {
+        Ok(guide::block(name)?.replace("-n prod", &format!("-n {}", scene.namespace)))
+    };
     for file in ["ca.crt", "id_ed25519", "known_hosts", "app.pem"] {
         std::fs::write(files.path().join(file), file)?;
     }
-    scene.world.paste(&format!("cd '{}'\n{}", files.path().display(), here("repository secrets")?))?;
+    scene.world.paste(&format!(
+        "cd '{}'\n{}",
+        files.path().display(),
+        here("repository secrets")?
+    ))?;
     scene.layer("app", ".").await?;
     scene.repository(Some("infra-git")).await?;
-    let repository = scene.until("without the right", |status| ready(status, "False", "SecretForbidden")).await?;
+    let repository = scene
+        .until("without the right", |status| {
+            ready(status, "False", "SecretForbidden")
+        })
+        .await?;
     let said = serde_json::to_string(&repository.status)?;
-    ensure!(said.contains("pawl-sources-secrets") && !said.contains("glpat"), "{said}");
+    ensure!(
+        said.contains("pawl-sources-secrets") && !said.contains("glpat"),
+        "{said}"
+    );
     scene.world.paste(&here("bind sources")?)?;
     // A failure is retried without a request.
-    scene.until("ready", |status| ready(status, "True", "")).await?;
-    let secrets: Api<Secret> = Api::namespaced(scene.world.access.impersonate(ACCOUNT, &[]).await?, &scene.namespace);
-    ensure!(secrets.list(&kube::api::ListParams::default()).await.is_err(), "it lists Secrets");
+    scene
+        .until("ready", |status| ready(status, "True", ""))
+        .await?;
+    let secrets: Api<Secret> = Api::namespaced(
+        scene.world.access.impersonate(ACCOUNT, &[]).await?,
+        &scene.namespace,
+    );
+    ensure!(
+        secrets
+            .list(&kube::api::ListParams::default())
+            .await
+            .is_err(),
+        "it lists Secrets"
+    );
     ensure!(
         secrets.get("infra-git").await.is_ok() && secrets.get("infra-ssh").await.is_err(),
         "it reads a Secret without the right, or not with it"

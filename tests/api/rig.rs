@@ -20,8 +20,8 @@ use controller::{
     settings::Settings as ControllerSettings,
 };
 use crds::{
-    Attempt, TerraformRun, TerraformRunStatus as Status, clock::ServerClock, conditions, names, pod_env,
-    termination::TerminationMessage,
+    Attempt, TerraformRun, TerraformRunStatus as Status, clock::ServerClock, conditions, names,
+    pod_env, termination::TerminationMessage,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
@@ -70,13 +70,27 @@ impl Rig {
     pub(crate) async fn guarded(world: World) -> Result<Self> {
         let mut rig = Self::new(world).await?;
         let ctx = rig.context.clone();
-        let layers = Arc::new(Layers::new(&ctx.cluster.settings, ctx.cluster.metrics.clone()));
-        let layers = Arc::new(layer::Context::new(ctx.cluster.clone(), layers, ctx.events.clone()));
-        let revoke = Revoke { runs: ctx.clone(), layers };
+        let layers = Arc::new(Layers::new(
+            &ctx.cluster.settings,
+            ctx.cluster.metrics.clone(),
+        ));
+        let layers = Arc::new(layer::Context::new(
+            ctx.cluster.clone(),
+            layers,
+            ctx.events.clone(),
+        ));
+        let revoke = Revoke {
+            runs: ctx.clone(),
+            layers,
+        };
         rig.tasks.spawn(async move {
             let (_stop, stopped) = watch::channel(false);
-            let watching = policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone());
-            tokio::join!(watching, revoke.run(Arc::new(Readiness::awaiting(1)), stopped));
+            let watching =
+                policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone());
+            tokio::join!(
+                watching,
+                revoke.run(Arc::new(Readiness::awaiting(1)), stopped)
+            );
         });
         Ok(rig)
     }
@@ -85,12 +99,24 @@ impl Rig {
     pub(crate) async fn beside(&self) -> Result<Self> {
         let (world, context) = (self.world.clone(), self.context.clone());
         let namespace = world.namespace().await?;
-        Ok(Self { world, namespace, context, feed: Mutex::default(), ahead: self.ahead.clone(), tasks: JoinSet::new() })
+        Ok(Self {
+            world,
+            namespace,
+            context,
+            feed: Mutex::default(),
+            ahead: self.ahead.clone(),
+            tasks: JoinSet::new(),
+        })
     }
 
     /// Waits until the policies are proven here, and earlier approvals are revoked.
     pub(crate) async fn enforced(&self) -> Result<()> {
-        let prove = async || match self.context.policies.prove(&self.namespace, &self.context.cluster).await {
+        let prove = async || match self
+            .context
+            .policies
+            .prove(&self.namespace, &self.context.cluster)
+            .await
+        {
             Ok(Enforcement::Enforced) => Ok(Ok(())),
             other => Ok(Err(format!("{other:?}"))),
         };
@@ -100,22 +126,43 @@ impl Rig {
     /// Two namespaces, and controllers whose settings tell that they share states.
     pub(crate) async fn pair(world: World) -> Result<(Self, Self)> {
         let (one, two) = (world.namespace().await?, world.namespace().await?);
-        let shared_states = json!([[one, two]]).to_string().parse().map_err(anyhow::Error::msg)?;
-        let settings = ControllerSettings { shared_states, ..ControllerSettings::default() };
-        Ok((Self::of(world.clone(), one, settings.clone()).await?, Self::of(world, two, settings).await?))
+        let shared_states = json!([[one, two]])
+            .to_string()
+            .parse()
+            .map_err(anyhow::Error::msg)?;
+        let settings = ControllerSettings {
+            shared_states,
+            ..ControllerSettings::default()
+        };
+        Ok((
+            Self::of(world.clone(), one, settings.clone()).await?,
+            Self::of(world, two, settings).await?,
+        ))
     }
 
     /// A new controller process with empty caches.
     pub(crate) async fn again(&self) -> Result<Self> {
-        Self::of(self.world.clone(), self.namespace.clone(), self.context.cluster.settings.clone()).await
+        Self::of(
+            self.world.clone(),
+            self.namespace.clone(),
+            self.context.cluster.settings.clone(),
+        )
+        .await
     }
 
     /// A controller of one namespace, with the rights that the chart grants in that case.
     pub(crate) async fn narrow(world: World) -> Result<Self> {
         let namespace = world.namespace().await?;
-        let settings = ControllerSettings { watch_namespaces: vec![namespace.clone()], ..ControllerSettings::default() };
+        let settings = ControllerSettings {
+            watch_namespaces: vec![namespace.clone()],
+            ..ControllerSettings::default()
+        };
         let release = format!("narrow-{namespace}");
-        world.install(&release, "templates/controller-rbac.yaml", &format!("watchNamespaces={{{namespace}}}"))?;
+        world.install(
+            &release,
+            "templates/controller-rbac.yaml",
+            &format!("watchNamespaces={{{namespace}}}"),
+        )?;
         Self::by(world, namespace, settings, &format!("{release}-controller")).await
     }
 
@@ -123,17 +170,32 @@ impl Rig {
         Self::by(world, namespace, settings, "pawl-controller").await
     }
 
-    async fn by(world: World, namespace: String, settings: ControllerSettings, account: &str) -> Result<Self> {
+    async fn by(
+        world: World,
+        namespace: String,
+        settings: ControllerSettings,
+        account: &str,
+    ) -> Result<Self> {
         let client = world.controller(account).await?;
         let ahead = Arc::<AtomicI64>::default();
         let by = ahead.clone();
         let clock = ServerClock::beside(move || {
             let ahead = SignedDuration::from_secs(by.load(Ordering::Relaxed));
-            (Timestamp::now() + ahead, Instant::now() + ahead.unsigned_abs())
+            (
+                Timestamp::now() + ahead,
+                Instant::now() + ahead.unsigned_abs(),
+            )
         });
         let context = Arc::new(Context::new(Cluster::new(client, settings, clock), None));
         listed(&world, &context.policies).await?;
-        Ok(Self { world, namespace, context, feed: Mutex::default(), ahead, tasks: JoinSet::new() })
+        Ok(Self {
+            world,
+            namespace,
+            context,
+            feed: Mutex::default(),
+            ahead,
+            tasks: JoinSet::new(),
+        })
     }
 
     /// Advances the controller's clock.
@@ -171,7 +233,11 @@ impl Rig {
     /// Calls that the API server refused for lack of a right.
     pub(crate) fn forbidden(&self) -> Vec<String> {
         let metrics = self.context.cluster.metrics.exposition().1;
-        metrics.lines().filter(|line| line.contains("forbidden") && !line.ends_with(" 0")).map(str::to_owned).collect()
+        metrics
+            .lines()
+            .filter(|line| line.contains("forbidden") && !line.ends_with(" 0"))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Reconciles once, on the object as a cache would have it.
@@ -183,11 +249,23 @@ impl Rig {
     pub(crate) async fn step_of(&self, name: &str) -> Result<()> {
         let mut run = self.world.runs(&self.namespace).get(name).await?;
         for pod in self.pods().list(&ListParams::default()).await? {
-            self.context.cluster.pods.put(&Arc::new(name_of(&pod)), PodView::of(&pod));
+            self.context
+                .cluster
+                .pods
+                .put(&Arc::new(name_of(&pod)), PodView::of(&pod));
         }
-        let all = Api::<Node>::all(self.world.admin.clone()).list(&ListParams::default()).await?.items;
-        let own = all.into_iter().filter(|node| node.name_any().starts_with(&format!("{}-", self.namespace)));
-        for event in [Event::Init].into_iter().chain(own.map(Event::InitApply)).chain([Event::InitDone]) {
+        let all = Api::<Node>::all(self.world.admin.clone())
+            .list(&ListParams::default())
+            .await?
+            .items;
+        let own = all
+            .into_iter()
+            .filter(|node| node.name_any().starts_with(&format!("{}-", self.namespace)));
+        for event in [Event::Init]
+            .into_iter()
+            .chain(own.map(Event::InitApply))
+            .chain([Event::InitDone])
+        {
             let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
             feed.event(&event, &node_watch::Watched(self.context.cluster.clone()));
         }
@@ -199,7 +277,12 @@ impl Rig {
 
     /// Applies a listing of the namespace to the controller's queue of runs for states.
     pub(crate) async fn watched(&self) -> Result<()> {
-        for run in self.world.runs(&self.namespace).list(&ListParams::default()).await? {
+        for run in self
+            .world
+            .runs(&self.namespace)
+            .list(&ListParams::default())
+            .await?
+        {
             self.context.queue.apply(&Arc::new(name_of(&run)), &run);
         }
         Ok(())
@@ -221,7 +304,8 @@ impl Rig {
     /// Waits without reconciling.
     pub(crate) async fn until(&self, what: &str, done: impl Fn(&Status) -> bool) -> Result<Status> {
         let done = |run: &TerraformRun| run.status.as_ref().is_some_and(&done);
-        let run = wait::object(&self.world.runs(&self.namespace), RUN, what, PATIENCE, done).await?;
+        let run =
+            wait::object(&self.world.runs(&self.namespace), RUN, what, PATIENCE, done).await?;
         Ok(run.status.unwrap_or_default())
     }
 
@@ -231,36 +315,65 @@ impl Rig {
         for _ in 0..3 {
             self.step().await?;
         }
-        ensure!(self.get().await?.resource_version() == before, "{what}: the controller wrote {:?}", self.status().await?);
+        ensure!(
+            self.get().await?.resource_version() == before,
+            "{what}: the controller wrote {:?}",
+            self.status().await?
+        );
         Ok(())
     }
 
     pub(crate) async fn annotate(&self, annotations: &Value) -> Result<()> {
         let runs = self.world.runs(&self.namespace);
-        objects::merge(&runs, RUN, &json!({"metadata": {"annotations": annotations}})).await?;
+        objects::merge(
+            &runs,
+            RUN,
+            &json!({"metadata": {"annotations": annotations}}),
+        )
+        .await?;
         Ok(())
     }
 
     /// Approves the plan `a`, as a person.
     pub(crate) async fn approve(&self) -> Result<()> {
-        self.annotate(&json!({names::APPROVE: sum('a'), names::APPROVED_BY: "admin"})).await
+        self.annotate(&json!({names::APPROVE: sum('a'), names::APPROVED_BY: "admin"}))
+            .await
     }
 
     /// The token of the pod that the controller created for the open attempt.
     pub(crate) async fn token(&self) -> Result<Agent> {
         let attempt = self.attempt().await?;
-        let uid = self.pods().get(&attempt.pod_name).await?.uid().context("a pod without UID")?;
+        let uid = self
+            .pods()
+            .get(&attempt.pod_name)
+            .await?
+            .uid()
+            .context("a pod without UID")?;
         let bound = json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": attempt.pod_name, "uid": uid},
             "audiences": []});
-        let client = self.world.token(&self.namespace, &attempt.pod_name, &bound).await?;
-        Ok(Agent { client, uid, namespace: self.namespace.clone(), run: RUN.into() })
+        let client = self
+            .world
+            .token(&self.namespace, &attempt.pod_name, &bound)
+            .await?;
+        Ok(Agent {
+            client,
+            uid,
+            namespace: self.namespace.clone(),
+            run: RUN.into(),
+        })
     }
 
     /// Writes a node's status for the pod of the newest attempt after its process ended.
     pub(crate) async fn pod_ended(&self, message: &TerminationMessage) -> Result<()> {
         let text = String::from_utf8(message.to_bytes())?;
         let ended = json!({"exitCode": 0, "reason": "Completed", "message": text});
-        terminated(&self.pods(), &self.attempt().await?.pod_name, "Succeeded", ended).await
+        terminated(
+            &self.pods(),
+            &self.attempt().await?.pod_name,
+            "Succeeded",
+            ended,
+        )
+        .await
     }
 
     /// Starts our agent in the pod of the open attempt.
@@ -280,24 +393,46 @@ impl Rig {
             ..Settings::below("/nowhere".as_ref())
         });
         let gets = Arc::new(AtomicU32::new(0));
-        let server = agent::Server { runs: Api::namespaced(token.client, &self.namespace), gets: gets.clone() };
+        let server = agent::Server {
+            runs: Api::namespaced(token.client, &self.namespace),
+            gets: gets.clone(),
+        };
         let driver = Driver::new(Arc::new(server), Arc::new(work), SystemClock, settings);
         let (stop, stops) = mpsc::unbounded_channel();
-        Ok(Process { task: tokio::spawn(driver.run(stops)), gets, log, _stop: stop })
+        Ok(Process {
+            task: tokio::spawn(driver.run(stops)),
+            gets,
+            log,
+            _stop: stop,
+        })
     }
 }
 
 /// Applies the first listing of a controller's policy watches.
 async fn listed(world: &World, prober: &Arc<policies::Prober>) -> Result<()> {
     fn events<K: Clone>(objects: kube::core::ObjectList<K>) -> impl Iterator<Item = Event<K>> {
-        [Event::Init].into_iter().chain(objects.items.into_iter().map(Event::InitApply)).chain([Event::InitDone])
+        [Event::Init]
+            .into_iter()
+            .chain(objects.items.into_iter().map(Event::InitApply))
+            .chain([Event::InitDone])
     }
-    let (all, watched) = (ListParams::default(), policies::watch::Watched::new(prober.clone()));
+    let (all, watched) = (
+        ListParams::default(),
+        policies::watch::Watched::new(prober.clone()),
+    );
     let (mut of_policies, mut of_bindings) = (Feed::default(), Feed::default());
-    for event in events(Api::<ValidatingAdmissionPolicy>::all(world.admin.clone()).list(&all).await?) {
+    for event in events(
+        Api::<ValidatingAdmissionPolicy>::all(world.admin.clone())
+            .list(&all)
+            .await?,
+    ) {
         of_policies.event(&event, &watched);
     }
-    for event in events(Api::<ValidatingAdmissionPolicyBinding>::all(world.admin.clone()).list(&all).await?) {
+    for event in events(
+        Api::<ValidatingAdmissionPolicyBinding>::all(world.admin.clone())
+            .list(&all)
+            .await?,
+    ) {
         of_bindings.event(&event, &watched);
     }
     Ok(())
@@ -305,7 +440,10 @@ async fn listed(world: &World, prober: &Arc<policies::Prober>) -> Result<()> {
 
 /// Whether a status has a condition.
 pub(crate) fn has(status: &Status, type_: &str, is: &str, reason: &str) -> bool {
-    status.conditions.iter().any(|c| c.type_ == type_ && c.status == is && c.reason == reason)
+    status
+        .conditions
+        .iter()
+        .any(|c| c.type_ == type_ && c.status == is && c.reason == reason)
 }
 
 /// Whether a run is stalled for a reason.
@@ -315,7 +453,12 @@ pub(crate) fn stalls(status: &Status, reason: &str) -> bool {
 
 /// Whether the newest attempt is this one, and open.
 pub(crate) fn is_open(number: u32) -> impl Fn(&Status) -> bool {
-    move |status| status.attempt.as_ref().is_some_and(|attempt| attempt.open && attempt.number == number)
+    move |status| {
+        status
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.open && attempt.number == number)
+    }
 }
 
 pub(crate) fn is_closed(status: &Status) -> bool {
@@ -325,8 +468,12 @@ pub(crate) fn is_closed(status: &Status) -> bool {
 /// A kubelet's status of a pod whose container has terminated.
 pub(crate) async fn terminated(pods: &Api<Pod>, name: &str, phase: &str, how: Value) -> Result<()> {
     let state = json!({"terminated": how});
-    let container =
-        json!({"name": pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state});
-    objects::merge_status(pods, name, &json!({"phase": phase, "containerStatuses": [container]})).await?;
+    let container = json!({"name": pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+    objects::merge_status(
+        pods,
+        name,
+        &json!({"phase": phase, "containerStatuses": [container]}),
+    )
+    .await?;
     Ok(())
 }

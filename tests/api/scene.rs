@@ -45,9 +45,17 @@ impl Scene {
 
     /// The clients `admin` and `controller` in a namespace.
     pub(crate) async fn within(world: World, namespace: String) -> Result<Self> {
-        let mut scene = Self { clients: BTreeMap::new(), dry_run: false, world, namespace };
+        let mut scene = Self {
+            clients: BTreeMap::new(),
+            dry_run: false,
+            world,
+            namespace,
+        };
         scene.add("admin", scene.world.admin.clone());
-        scene.add("controller", scene.world.access.impersonate(CONTROLLER, &[]).await?);
+        scene.add(
+            "controller",
+            scene.world.access.impersonate(CONTROLLER, &[]).await?,
+        );
         Ok(scene)
     }
 
@@ -84,7 +92,8 @@ impl Scene {
 
     /// Closes the open attempt; the run returns to Pending.
     pub(crate) async fn close(&self, run: &str) -> Result<()> {
-        self.status(run, json!({"phase": "Pending", "attempt": {"open": false}})).await
+        self.status(run, json!({"phase": "Pending", "attempt": {"open": false}}))
+            .await
     }
 
     /// Creates a run whose first attempt has adopted it and plans.
@@ -98,13 +107,19 @@ impl Scene {
     /// Creates a run whose first attempt waits for the approval of plan `a`.
     pub(crate) async fn waiting(&mut self, run: &str, spec: &Value) -> Result<Agent> {
         let agent = self.planning(run, spec).await?;
-        agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await.context("plan")?;
+        agent
+            .status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')}))
+            .await
+            .context("plan")?;
         Ok(agent)
     }
 
     /// Writes a status as administrator.
     pub(crate) async fn status(&self, run: &str, status: Value) -> Result<()> {
-        self.world.status(&self.namespace, run, &status).await.with_context(|| status.to_string())?;
+        self.world
+            .status(&self.namespace, run, &status)
+            .await
+            .with_context(|| status.to_string())?;
         Ok(())
     }
 
@@ -122,7 +137,11 @@ impl Scene {
         for (name, who, write, message) in serde_json::from_value::<Vec<Row>>(rows)? {
             let name = format!("{object}, {who}: {name}");
             let answer = self.send(&who, object, &write).await?;
-            if message.is_empty() { answer.context(name)? } else { refused(&name, answer, &message)? }
+            if message.is_empty() {
+                answer.context(name)?
+            } else {
+                refused(&name, answer, &message)?
+            }
         }
         Ok(())
     }
@@ -130,11 +149,20 @@ impl Scene {
     /// Sends a write that a right just granted permits, until the API server knows the right.
     pub(crate) async fn eventually(&self, who: &str, object: &str, write: Value) -> Result<()> {
         let write: Write = serde_json::from_value(write)?;
-        wait::until(format!("{who} may"), PATIENCE, async || self.send(who, object, &write).await).await
+        wait::until(format!("{who} may"), PATIENCE, async || {
+            self.send(who, object, &write).await
+        })
+        .await
     }
 
     /// Sends a write as a dry run until a policy that was just installed refuses it.
-    pub(crate) async fn refuses(&mut self, who: &str, object: &str, write: Value, message: &str) -> Result<()> {
+    pub(crate) async fn refuses(
+        &mut self,
+        who: &str,
+        object: &str,
+        write: Value,
+        message: &str,
+    ) -> Result<()> {
         let write: Write = serde_json::from_value(write)?;
         self.dry_run = true;
         let look = async || {
@@ -147,18 +175,34 @@ impl Scene {
     }
 
     /// Sends a write to a run, or to an object of another kind: `layer/net`, `repository/infra`.
-    pub(crate) async fn send(&self, who: &str, object: &str, write: &Write) -> Result<kube::Result<()>> {
-        let client = self.clients.get(who).with_context(|| format!("{who} is no client"))?.clone();
+    pub(crate) async fn send(
+        &self,
+        who: &str,
+        object: &str,
+        write: &Write,
+    ) -> Result<kube::Result<()>> {
+        let client = self
+            .clients
+            .get(who)
+            .with_context(|| format!("{who} is no client"))?
+            .clone();
         let (verb, body) = write.iter().next().context("no verb")?;
         let (kind, name) = object.split_once('/').unwrap_or(("run", object));
         let (resource, spec) = match kind {
-            "layer" => (ApiResource::erase::<TerraformLayer>(&()), Some(json!({"repository": {"name": "infra"}}))),
+            "layer" => (
+                ApiResource::erase::<TerraformLayer>(&()),
+                Some(json!({"repository": {"name": "infra"}})),
+            ),
             "configmap" => (ApiResource::erase::<ConfigMap>(&()), None),
             "secret" => (ApiResource::erase::<Secret>(&()), None),
-            "repository" => {
-                (ApiResource::erase::<TerraformRepository>(&()), Some(json!({"url": "https://example.com/infra.git"})))
-            }
-            _ => (ApiResource::erase::<TerraformRun>(&()), Some(json!({"source": {"inline": {"files": {"main.tf": ""}}}}))),
+            "repository" => (
+                ApiResource::erase::<TerraformRepository>(&()),
+                Some(json!({"url": "https://example.com/infra.git"})),
+            ),
+            _ => (
+                ApiResource::erase::<TerraformRun>(&()),
+                Some(json!({"source": {"inline": {"files": {"main.tf": ""}}}})),
+            ),
         };
         let api: Api<DynamicObject> = Api::namespaced_with(client, &self.namespace, &resource);
         let (dry_run, mut params) = (self.dry_run, PatchParams::default());
@@ -173,26 +217,66 @@ impl Scene {
             "create" => {
                 let mut object = with(&json!({"spec": spec}));
                 json_patch::merge(&mut object, body);
-                api.create(&PostParams { dry_run, ..PostParams::default() }, &serde_json::from_value(object)?).await.map(drop)
+                api.create(
+                    &PostParams {
+                        dry_run,
+                        ..PostParams::default()
+                    },
+                    &serde_json::from_value(object)?,
+                )
+                .await
+                .map(drop)
             }
-            "annotate" => api.patch(name, &params, &merge(json!({"metadata": {"annotations": body}}))).await.map(drop),
-            "merge" => api.patch(name, &params, &merge(body.clone())).await.map(drop),
-            "status" => api.patch_status(name, &params, &merge(json!({"status": body}))).await.map(drop),
+            "annotate" => api
+                .patch(
+                    name,
+                    &params,
+                    &merge(json!({"metadata": {"annotations": body}})),
+                )
+                .await
+                .map(drop),
+            "merge" => api
+                .patch(name, &params, &merge(body.clone()))
+                .await
+                .map(drop),
+            "status" => api
+                .patch_status(name, &params, &merge(json!({"status": body})))
+                .await
+                .map(drop),
             // A JSON patch of the status.
             "json" => {
                 let patch = serde_json::from_value(body.clone())?;
-                api.patch_status(name, &params, &Patch::Json::<()>(patch)).await.map(drop)
+                api.patch_status(name, &params, &Patch::Json::<()>(patch))
+                    .await
+                    .map(drop)
             }
             "apply" => {
-                let params = PatchParams { dry_run, ..PatchParams::apply(who).force() };
-                api.patch(name, &params, &Patch::Apply(with(body))).await.map(drop)
+                let params = PatchParams {
+                    dry_run,
+                    ..PatchParams::apply(who).force()
+                };
+                api.patch(name, &params, &Patch::Apply(with(body)))
+                    .await
+                    .map(drop)
             }
             "get" => api.get(name).await.map(drop),
             "list" => api
-                .list(&ListParams { field_selector: body.as_str().map(str::to_owned), ..ListParams::default() })
+                .list(&ListParams {
+                    field_selector: body.as_str().map(str::to_owned),
+                    ..ListParams::default()
+                })
                 .await
                 .map(drop),
-            "delete" => api.delete(name, &DeleteParams { dry_run, ..DeleteParams::default() }).await.map(drop),
+            "delete" => api
+                .delete(
+                    name,
+                    &DeleteParams {
+                        dry_run,
+                        ..DeleteParams::default()
+                    },
+                )
+                .await
+                .map(drop),
             _ => bail!("{verb} is no verb"),
         })
     }

@@ -30,10 +30,26 @@ async fn unknown_fields_are_named_by_strict_validation(world: World) -> Result<(
         },
     });
     let create = |validate: &str| -> Result<std::process::Output> {
-        let args = ["create", "--dry-run=server", "-o", "json", &format!("--validate={validate}"), "-f", "-"];
+        let args = [
+            "create",
+            "--dry-run=server",
+            "-o",
+            "json",
+            &format!("--validate={validate}"),
+            "-f",
+            "-",
+        ];
         let mut command = world.access.kubectl_command(&args);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        child.stdin.take().context("no stdin")?.write_all(object.to_string().as_bytes())?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        child
+            .stdin
+            .take()
+            .context("no stdin")?
+            .write_all(object.to_string().as_bytes())?;
         Ok(child.wait_with_output()?)
     };
     let fields = [
@@ -51,13 +67,26 @@ async fn unknown_fields_are_named_by_strict_validation(world: World) -> Result<(
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure!(!refused.status.success());
     for field in fields {
-        ensure!(said.contains(&format!("unknown field \"spec.{field}\"")), "{field}: {said}");
+        ensure!(
+            said.contains(&format!("unknown field \"spec.{field}\"")),
+            "{field}: {said}"
+        );
     }
     // Without validation the unknown fields are dropped silently.
     let taken = create("ignore")?;
-    ensure!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
+    ensure!(
+        taken.status.success(),
+        "{}",
+        String::from_utf8_lossy(&taken.stderr)
+    );
     let spec = serde_json::from_slice::<Value>(&taken.stdout)?["spec"].clone();
-    ensure!(spec["hooks"][0]["onFailure"] == "Fail" && spec["hooks"][0].get("onfailure").is_none(), "{spec}");
-    ensure!(spec["files"][0].get("mode").is_none() && spec["arguments"].get("validate").is_none(), "{spec}");
+    ensure!(
+        spec["hooks"][0]["onFailure"] == "Fail" && spec["hooks"][0].get("onfailure").is_none(),
+        "{spec}"
+    );
+    ensure!(
+        spec["files"][0].get("mode").is_none() && spec["arguments"].get("validate").is_none(),
+        "{spec}"
+    );
     Ok(())
 }

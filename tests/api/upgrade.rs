@@ -42,7 +42,10 @@ const LINE: &str = "10:00:00  Scan  0.1s  a line of a newer version";
 
 /// The newer version's fields are unchanged.
 async fn is_there(rig: &Rig, when: &str) -> Result<()> {
-    let run = newer::whole(&rig.world, &rig.namespace).get(RUN).await?.data;
+    let run = newer::whole(&rig.world, &rig.namespace)
+        .get(RUN)
+        .await?
+        .data;
     for pointer in [
         "/spec/newer",
         "/spec/approval/newer",
@@ -51,12 +54,24 @@ async fn is_there(rig: &Rig, when: &str) -> Result<()> {
         "/status/plan/newer",
         "/status/steps/0/newer",
     ] {
-        ensure!(run.pointer(pointer) == Some(&json!("x")), "{when}: {pointer} is gone: {run}");
+        ensure!(
+            run.pointer(pointer) == Some(&json!("x")),
+            "{when}: {pointer} is gone: {run}"
+        );
     }
-    let holds =
-        |list: &str, wanted: &dyn Fn(&Value) -> bool| run["status"][list].as_array().is_some_and(|all| all.iter().any(wanted));
-    ensure!(holds("history", &|line| *line == LINE), "{when}: the line is gone: {run}");
-    ensure!(holds("conditions", &|condition| condition["type"] == "Audited"), "{when}: the condition is gone: {run}");
+    let holds = |list: &str, wanted: &dyn Fn(&Value) -> bool| {
+        run["status"][list]
+            .as_array()
+            .is_some_and(|all| all.iter().any(wanted))
+    };
+    ensure!(
+        holds("history", &|line| *line == LINE),
+        "{when}: the line is gone: {run}"
+    );
+    ensure!(
+        holds("conditions", &|condition| condition["type"] == "Audited"),
+        "{when}: the condition is gone: {run}"
+    );
     Ok(())
 }
 
@@ -64,32 +79,61 @@ async fn newer_fields_survive_every_write(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let runs = newer::whole(&rig.world, &rig.namespace);
     let spec = json!({"newer": "x", "approval": {"newer": "x", "holdFor": "1h"}});
-    runs.create(&PostParams::default(), &newer::run(RUN, &spec)?).await?;
+    runs.create(&PostParams::default(), &newer::run(RUN, &spec)?)
+        .await?;
     rig.look("opened", is_open(1)).await?;
     // A newer version executes the first attempt, with a controller of its version.
     let agent = rig.token().await?;
     agent.plans(1).await?;
     let mut made = plan(1, 'a');
-    (made["newer"], made["bundle"], made["stateKey"]) = ("x".into(), sum('b').into(), sum('c').into());
-    made["createdAt"] = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into();
+    (made["newer"], made["bundle"], made["stateKey"]) =
+        ("x".into(), sum('b').into(), sum('c').into());
+    made["createdAt"] = Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string()
+        .into();
     let step = json!({"name": "scan", "attempt": 1, "startedAt": "2026-01-01T00:00:00Z", "exitCode": 0, "newer": "x"});
     agent
-        .status(&json!({"phase": "AwaitingApproval", "plan": made, "steps": [step], "history": [LINE]}))
+        .status(
+            &json!({"phase": "AwaitingApproval", "plan": made, "steps": [step], "history": [LINE]}),
+        )
         .await
         .context("plan")?;
     let mut all = rig.status().await?.conditions;
-    conditions::set(&mut all, "Audited", Some(true), "Newer", "", Some(1), Timestamp::now());
+    conditions::set(
+        &mut all,
+        "Audited",
+        Some(true),
+        "Newer",
+        "",
+        Some(1),
+        Timestamp::now(),
+    );
     let beside = json!({"newer": "x", "attempt": {"newer": "x"}, "conditions": all});
     rig.world.status(&rig.namespace, RUN, &beside).await?;
     is_there(&rig, "before").await?;
     ends_without_result(&rig, &agent).await?;
     let waits = rig.look("waiting without a pod", is_closed).await?;
-    ensure!(waits.phase == Some(Phase::AwaitingApproval) && waits.result.is_none(), "{waits:?}");
+    ensure!(
+        waits.phase == Some(Phase::AwaitingApproval) && waits.result.is_none(),
+        "{waits:?}"
+    );
     is_there(&rig, "our controller closed the attempt").await?;
     rig.approve().await?;
     let opened = rig.look("opened again", is_open(2)).await?;
-    ensure!(opened.lease.as_ref().is_some_and(|lease| lease.state_key == sum('c')) && opened.approval.is_some(), "{opened:?}");
-    is_there(&rig, "our controller recorded approval and lease, and opened another").await?;
+    ensure!(
+        opened
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.state_key == sum('c'))
+            && opened.approval.is_some(),
+        "{opened:?}"
+    );
+    is_there(
+        &rig,
+        "our controller recorded approval and lease, and opened another",
+    )
+    .await?;
     // From here on, our agent executes it.
     let work = Played::default();
     let mut process = rig.start(rig.token().await?, work.clone()).await?;
@@ -100,23 +144,36 @@ async fn newer_fields_survive_every_write(world: World) -> Result<()> {
     rig.look("closed", is_closed).await?;
     is_there(&rig, "our controller closed the last attempt").await?;
     rig.annotate(&json!({names::RERUN: "true"})).await?;
-    let answered = rig.look("answered", |status| status.rerun.is_some()).await?;
+    let answered = rig
+        .look("answered", |status| status.rerun.is_some())
+        .await?;
     is_there(&rig, "our controller answered a rerun").await?;
     let again = runs.get(&answered.rerun.context("no rerun")?).await?.data;
-    ensure!(again["spec"]["newer"] == "x" && again["spec"]["approval"]["newer"] == "x", "a run of another spec: {again}");
+    ensure!(
+        again["spec"]["newer"] == "x" && again["spec"]["approval"]["newer"] == "x",
+        "a run of another spec: {again}"
+    );
     Ok(())
 }
 
 async fn unknown_spec_value_waits(world: World) -> Result<()> {
-    for spec in
-        [json!({"operation": "Refresh"}), json!({"approval": {"mode": "TwoPeople"}}), json!({"tool": {"name": "Another"}})]
-    {
+    for spec in [
+        json!({"operation": "Refresh"}),
+        json!({"approval": {"mode": "TwoPeople"}}),
+        json!({"tool": {"name": "Another"}}),
+    ] {
         let rig = Rig::new(world.clone()).await?;
-        newer::whole(&rig.world, &rig.namespace).create(&PostParams::default(), &newer::run(RUN, &spec)?).await?;
+        newer::whole(&rig.world, &rig.namespace)
+            .create(&PostParams::default(), &newer::run(RUN, &spec)?)
+            .await?;
         rig.rests(&format!("{spec}")).await?;
         let run = rig.get().await.context("it can be read")?;
-        ensure!(run.unknown_word().is_some() && run.status.is_none() && run.finalizers().is_empty(), "{spec}: {run:?}");
-        rig.annotate(&json!({names::CANCEL: "not even that"})).await?;
+        ensure!(
+            run.unknown_word().is_some() && run.status.is_none() && run.finalizers().is_empty(),
+            "{spec}: {run:?}"
+        );
+        rig.annotate(&json!({names::CANCEL: "not even that"}))
+            .await?;
         rig.rests(&format!("{spec}, cancelled")).await?;
     }
     Ok(())
@@ -126,7 +183,12 @@ async fn unknown_phase_waits(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     rig.create(&json!({})).await?;
     rig.look("opened", is_open(1)).await?;
-    let phase = async |phase: &str| rig.world.status(&rig.namespace, RUN, &json!({"phase": phase})).await.context("as newer");
+    let phase = async |phase: &str| {
+        rig.world
+            .status(&rig.namespace, RUN, &json!({"phase": phase}))
+            .await
+            .context("as newer")
+    };
     phase(newer::PHASE).await?;
     rig.rests("an open attempt").await?;
     let work = Played::default();
@@ -136,15 +198,27 @@ async fn unknown_phase_waits(world: World) -> Result<()> {
     ensure!(rig.status().await?.adopted.is_none(), "it was adopted");
     // The newer version has ended its phase, so the run continues.
     phase("Pending").await?;
-    rig.until("waiting for an approval", |status| status.phase == Some(Phase::AwaitingApproval)).await?;
+    rig.until("waiting for an approval", |status| {
+        status.phase == Some(Phase::AwaitingApproval)
+    })
+    .await?;
     rig.approve().await?;
     phase(newer::PHASE).await?;
     rig.rests("an approval").await?;
     rig.world.status(&rig.namespace, RUN, &record('a')).await?;
-    ensure!(process.end().await? == crds::pod_env::EXIT_NO_RESULT, "the agent wrote a result");
+    ensure!(
+        process.end().await? == crds::pod_env::EXIT_NO_RESULT,
+        "the agent wrote a result"
+    );
     let left = rig.status().await?;
-    ensure!(left.claim.is_none() && work.applies.load(Ordering::Relaxed) == 0, "{left:?}");
-    ensure!(left.phase == Some(Phase::Unknown) && left.result.is_none(), "{left:?}");
+    ensure!(
+        left.claim.is_none() && work.applies.load(Ordering::Relaxed) == 0,
+        "{left:?}"
+    );
+    ensure!(
+        left.phase == Some(Phase::Unknown) && left.result.is_none(),
+        "{left:?}"
+    );
     // Our controller does not even judge the end of its pod.
     ends_without_result(&rig, &rig.token().await?).await?;
     rig.rests("a pod that ended").await
@@ -160,9 +234,21 @@ async fn unknown_failure_is_retried_and_preserved(world: World) -> Result<()> {
     agent.status(&json!({"failure": failure})).await?;
     ends_without_result(&rig, &agent).await?;
     let status = rig.look("closed", is_closed).await?;
-    ensure!(status.phase == Some(Phase::Pending) && status.result.is_none(), "{status:?}");
-    let stored = newer::whole(&rig.world, &rig.namespace).get(RUN).await?.data["status"]["failure"].clone();
-    ensure!(stored["class"] == "Quota" && stored["changes"] == "Reverted" && stored["reason"] == "NewerQuota", "{stored}");
+    ensure!(
+        status.phase == Some(Phase::Pending) && status.result.is_none(),
+        "{status:?}"
+    );
+    let stored = newer::whole(&rig.world, &rig.namespace)
+        .get(RUN)
+        .await?
+        .data["status"]["failure"]
+        .clone();
+    ensure!(
+        stored["class"] == "Quota"
+            && stored["changes"] == "Reverted"
+            && stored["reason"] == "NewerQuota",
+        "{stored}"
+    );
     Ok(())
 }
 

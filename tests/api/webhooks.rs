@@ -52,15 +52,26 @@ async fn server_requests_reconciles_and_nothing_else(world: World) -> Result<()>
     const NET: &str = "repository/net";
     let (_, namespace, uid) = repository(&world).await?;
     let mut scene = Scene::within(world, namespace).await?;
-    scene.add("server", scene.world.access.impersonate(ACCOUNT, &[]).await?);
-    scene.refuses("server", NET, json!({"merge": {"metadata": {"labels": {"a": "c"}}}}), "'pawl-server'").await?;
+    scene.add(
+        "server",
+        scene.world.access.impersonate(ACCOUNT, &[]).await?,
+    );
+    scene
+        .refuses(
+            "server",
+            NET,
+            json!({"merge": {"metadata": {"labels": {"a": "c"}}}}),
+            "'pawl-server'",
+        )
+        .await?;
     let request = |value: &str| json!({"uid": uid, "annotations": {names::RECONCILE: value}});
     let time = "2026-11-24T10:00:01Z";
     let with = |mut metadata: Value| {
         metadata["annotations"][names::RECONCILE] = time.into();
         json!({"metadata": metadata})
     };
-    let with_spec = |spec: Value| json!({"metadata": {"annotations": {names::RECONCILE: time}}, "spec": spec});
+    let with_spec =
+        |spec: Value| json!({"metadata": {"annotations": {names::RECONCILE: time}}, "spec": spec});
     let owner = json!({"apiVersion": "v1", "kind": "Secret", "name": "x", "uid": "x"});
     // A recreated repository has another UID.
     let other = json!({"uid": "0b9c1a4e-0000-4000-8000-000000000001", "annotations": {names::RECONCILE: time}});
@@ -97,9 +108,15 @@ async fn server_requests_reconciles_and_nothing_else(world: World) -> Result<()>
     let rows = json!([["creation", "server", {"create": {}}, "cannot create resource"]]);
     scene.rows("a", rows).await?;
     // The policy refuses even granted rights.
-    let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
-    scene.world.bind(&scene.namespace, "cluster-admin", &subject).await?;
-    scene.eventually("server", "secret/hook", json!({"get": ""})).await?;
+    let subject =
+        json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
+    scene
+        .world
+        .bind(&scene.namespace, "cluster-admin", &subject)
+        .await?;
+    scene
+        .eventually("server", "secret/hook", json!({"get": ""}))
+        .await?;
     let nothing = "does nothing else";
     let rows = json!([
         ["status", "server", {"status": {"lastHandledReconcile": "x"}}, nothing],
@@ -131,60 +148,112 @@ struct Server {
 impl Server {
     async fn start(world: &World, namespace: &str) -> Result<Self> {
         let client = world.access.impersonate(ACCOUNT, &[]).await?;
-        let (receiver, clock) = (Arc::new(Receiver::new(client.clone(), ServerClock::default())), ServerClock::default());
+        let (receiver, clock) = (
+            Arc::new(Receiver::new(client.clone(), ServerClock::default())),
+            ServerClock::default(),
+        );
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         server::watch_repositories(&receiver, &client, &[namespace.to_owned()]);
-        tasks.spawn(notifier::run(receiver.clone(), client, clock, stopped.clone()));
+        tasks.spawn(notifier::run(
+            receiver.clone(),
+            client,
+            clock,
+            stopped.clone(),
+        ));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = format!("http://{}", listener.local_addr()?);
         let (router, limits) = (server::receiver::router(receiver.clone()), server::LIMITS);
-        tasks.spawn(serving::connections::serve(router, || (), limits, listener, None, stopped));
+        tasks.spawn(serving::connections::serve(
+            router,
+            || (),
+            limits,
+            listener,
+            None,
+            stopped,
+        ));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let admin = format!("http://{}", listener.local_addr()?);
         let routes = server::admin(receiver.clone());
         tasks.spawn(async move { drop(axum::serve(listener, routes).await) });
-        Ok(Self { receiver, address, admin, _tasks: tasks, _stop: stop })
+        Ok(Self {
+            receiver,
+            address,
+            admin,
+            _tasks: tasks,
+            _stop: stop,
+        })
     }
 
     /// Reads the deliveries of a repository. Returns status code and JSON.
     async fn read(&self, token: Option<&str>, namespace: &str, name: &str) -> Result<(u16, Value)> {
-        let url = format!("{}/api/v1/namespaces/{namespace}/repositories/{name}/deliveries", self.admin);
+        let url = format!(
+            "{}/api/v1/namespaces/{namespace}/repositories/{name}/deliveries",
+            self.admin
+        );
         let mut request = reqwest::Client::builder().no_proxy().build()?.get(url);
         if let Some(token) = token {
             request = request.bearer_auth(token);
         }
         let response = request.send().await?;
-        Ok((response.status().as_u16(), serde_json::from_str(&response.text().await?)?))
+        Ok((
+            response.status().as_u16(),
+            serde_json::from_str(&response.text().await?)?,
+        ))
     }
 
     /// Delivers a webhook of the repository with this UID. Returns the status code.
     async fn post(&self, uid: &str, secret: &str, id: &str) -> Result<u16> {
         let http = reqwest::Client::builder().no_proxy().build()?;
-        let request = http.post(format!("{}/hooks/{uid}", self.address)).bearer_auth(secret);
-        Ok(request.header("x-request-id", id).body("{}").send().await?.status().as_u16())
+        let request = http
+            .post(format!("{}/hooks/{uid}", self.address))
+            .bearer_auth(secret);
+        Ok(request
+            .header("x-request-id", id)
+            .body("{}")
+            .send()
+            .await?
+            .status()
+            .as_u16())
     }
 
     /// Grants it access to the Secrets of a namespace, and waits until that takes effect.
     async fn may_read(&self, world: &World, namespace: &str) -> Result<()> {
-        let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
-        world.bind(namespace, "pawl-server-secrets", &subject).await?;
-        let secrets: Api<Secret> = Api::namespaced(world.access.impersonate(ACCOUNT, &[]).await?, namespace);
-        wait::until("it may read", PATIENCE, async || Ok(secrets.get("hook").await)).await.map(drop)
+        let subject =
+            json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
+        world
+            .bind(namespace, "pawl-server-secrets", &subject)
+            .await?;
+        let secrets: Api<Secret> =
+            Api::namespaced(world.access.impersonate(ACCOUNT, &[]).await?, namespace);
+        wait::until("it may read", PATIENCE, async || {
+            Ok(secrets.get("hook").await)
+        })
+        .await
+        .map(drop)
     }
 }
 
 /// Waits for a request other than `not`.
 async fn requested(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
-    let request =
-        async || Ok(repositories.get("net").await?.annotations().get(names::RECONCILE).cloned().filter(|request| request != not));
+    let request = async || {
+        Ok(repositories
+            .get("net")
+            .await?
+            .annotations()
+            .get(names::RECONCILE)
+            .cloned()
+            .filter(|request| request != not))
+    };
     wait::until("a request", PATIENCE, request).await
 }
 
 /// Waits for a request and handles it.
 async fn answers(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
     let request = requested(repositories, not).await?;
-    repositories.patch_status("net", &PatchParams::default(), &answer(&request)).await?;
+    repositories
+        .patch_status("net", &PatchParams::default(), &answer(&request))
+        .await?;
     Ok(request)
 }
 
@@ -192,10 +261,19 @@ async fn delivery_requests_once_until_answered(world: World) -> Result<()> {
     let (repositories, namespace, uid) = repository(&world).await?;
     let server = Server::start(&world, &namespace).await?;
     let post = async |secret: &str, id: &str| server.post(&uid, secret, id).await;
-    wait::until("the repositories are listed", PATIENCE, async || Ok(post(SECRET, "0").await? != 503)).await?;
-    ensure!(post(SECRET, "0").await? == 403, "the server has no right to Secrets");
+    wait::until("the repositories are listed", PATIENCE, async || {
+        Ok(post(SECRET, "0").await? != 503)
+    })
+    .await?;
+    ensure!(
+        post(SECRET, "0").await? == 403,
+        "the server has no right to Secrets"
+    );
     server.may_read(&world, &namespace).await?;
-    wait::until("the Secret is read anew", PATIENCE, async || Ok(post(SECRET, "1").await? == 202)).await?;
+    wait::until("the Secret is read anew", PATIENCE, async || {
+        Ok(post(SECRET, "1").await? == 202)
+    })
+    .await?;
     ensure!(post("wrong", "2").await? == 401);
     let first = requested(&repositories, "").await?;
     // All webhooks before it is handled cause one further request.
@@ -203,8 +281,13 @@ async fn delivery_requests_once_until_answered(world: World) -> Result<()> {
         ensure!(post(SECRET, &id.to_string()).await? == 202);
     }
     let version = repositories.get("net").await?.resource_version();
-    ensure!(repositories.get("net").await?.annotations()[names::RECONCILE] == first, "it waits for an answer");
-    repositories.patch_status("net", &PatchParams::default(), &answer(&first)).await?;
+    ensure!(
+        repositories.get("net").await?.annotations()[names::RECONCILE] == first,
+        "it waits for an answer"
+    );
+    repositories
+        .patch_status("net", &PatchParams::default(), &answer(&first))
+        .await?;
     let second = answers(&repositories, &first).await?;
     ensure!(second > first && repositories.get("net").await?.resource_version() != version);
     // The next one requests at once, and the earlier ones cause no third.
@@ -225,29 +308,55 @@ async fn guide_leads_to_a_delivery(world: World) -> Result<()> {
             .replace("namespace: prod", &format!("namespace: {namespace}"))
             .replace("prod:reader", &format!("{namespace}:reader"))
             .replace("namespaces/prod/", &format!("namespaces/{namespace}/"));
-        Ok(text.replace("https://hooks.example.com", &server.address).replace("http://localhost:8080", &server.admin))
+        Ok(text
+            .replace("https://hooks.example.com", &server.address)
+            .replace("http://localhost:8080", &server.admin))
     };
     world.paste(&here("webhook secret")?)?;
     let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
     let manifest: Value = serde_saphyr::from_str(&here("webhook.yaml")?)?;
-    let uid = objects::create(&repositories, manifest).await?.uid().context("no UID")?;
+    let uid = objects::create(&repositories, manifest)
+        .await?
+        .uid()
+        .context("no UID")?;
     let address = world.paste(&here("webhook address")?)?;
-    ensure!(address == format!("{}/hooks/{uid}", server.address), "{address}");
+    ensure!(
+        address == format!("{}/hooks/{uid}", server.address),
+        "{address}"
+    );
     // Until the API server knows the right, and the server the repository.
     let by_hand = here("webhook by hand")?;
-    wait::until("a delivery by hand is taken", PATIENCE, async || Ok(world.paste(&by_hand)?.contains(r#""verdict":"accepted""#)))
-        .await?;
-    let requested = async || Ok(repositories.get("network").await?.annotations().contains_key(names::RECONCILE));
+    wait::until("a delivery by hand is taken", PATIENCE, async || {
+        Ok(world.paste(&by_hand)?.contains(r#""verdict":"accepted""#))
+    })
+    .await?;
+    let requested = async || {
+        Ok(repositories
+            .get("network")
+            .await?
+            .annotations()
+            .contains_key(names::RECONCILE))
+    };
     wait::until("a request", PATIENCE, requested).await?;
     world.paste(&here("webhook reader")?)?;
     let reading = here("webhook deliveries")?;
-    wait::until("the delivery is read", PATIENCE, async || Ok(world.paste(&reading)?.contains(r#""verdict":"accepted""#))).await
+    wait::until("the delivery is read", PATIENCE, async || {
+        Ok(world.paste(&reading)?.contains(r#""verdict":"accepted""#))
+    })
+    .await
 }
 
 /// A ServiceAccount's token for an audience; without one, for the API server itself.
-async fn token(accounts: &Api<ServiceAccount>, account: &str, audiences: &[&str]) -> Result<String> {
-    let request: TokenRequest = serde_json::from_value(json!({"metadata": {}, "spec": {"audiences": audiences}}))?;
-    let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
+async fn token(
+    accounts: &Api<ServiceAccount>,
+    account: &str,
+    audiences: &[&str],
+) -> Result<String> {
+    let request: TokenRequest =
+        serde_json::from_value(json!({"metadata": {}, "spec": {"audiences": audiences}}))?;
+    let answer = accounts
+        .create_token_request(account, &PostParams::default(), &request)
+        .await?;
     Ok(answer.status.context("no token")?.token)
 }
 
@@ -257,24 +366,41 @@ async fn deliveries_need_a_token_and_a_right(world: World) -> Result<()> {
     server.may_read(&world, &namespace).await?;
     let accounts: Api<ServiceAccount> = Api::namespaced(world.admin.clone(), &namespace);
     objects::create(&accounts, json!({"metadata": {"name": "reader"}})).await?;
-    let (foreign, own) = (token(&accounts, "reader", &[]).await?, token(&accounts, "reader", &["pawl-server"]).await?);
+    let (foreign, own) = (
+        token(&accounts, "reader", &[]).await?,
+        token(&accounts, "reader", &["pawl-server"]).await?,
+    );
     // Until then the API server does not know that the server may review tokens.
-    wait::until("a token is reviewed", PATIENCE, async || Ok(server.read(Some(&own), &namespace, "net").await?.0 == 403)).await?;
+    wait::until("a token is reviewed", PATIENCE, async || {
+        Ok(server.read(Some(&own), &namespace, "net").await?.0 == 403)
+    })
+    .await?;
     for token in [None, Some("forged"), Some(foreign.as_str())] {
         let (code, answer) = server.read(token, &namespace, "net").await?;
         ensure!(code == 401, "{token:?}: {code} {answer}");
     }
     let refused = server.read(Some(&own), &namespace, "net").await?;
-    ensure!(refused.0 == 403 && server.read(Some(&own), &namespace, "no-such").await? == refused, "{refused:?}");
+    ensure!(
+        refused.0 == 403 && server.read(Some(&own), &namespace, "no-such").await? == refused,
+        "{refused:?}"
+    );
     let subject = json!({"kind": "ServiceAccount", "name": "reader", "namespace": namespace});
     world.bind(&namespace, "pawl-viewer", &subject).await?;
-    wait::until("it may read", PATIENCE, async || Ok(server.read(Some(&own), &namespace, "net").await?.0 == 200)).await?;
-    ensure!(server.read(Some(&own), &namespace, "no-such").await? == refused, "there is no such repository");
+    wait::until("it may read", PATIENCE, async || {
+        Ok(server.read(Some(&own), &namespace, "net").await?.0 == 200)
+    })
+    .await?;
+    ensure!(
+        server.read(Some(&own), &namespace, "no-such").await? == refused,
+        "there is no such repository"
+    );
     ensure!(server.post(&uid, SECRET, "7").await? == 202);
     let (_, read) = server.read(Some(&own), &namespace, "net").await?;
     let newest = &read["items"][0];
     ensure!(
-        newest["id"] == "7" && newest["verdict"] == "accepted" && newest["repository"] == format!("{namespace}/net"),
+        newest["id"] == "7"
+            && newest["verdict"] == "accepted"
+            && newest["repository"] == format!("{namespace}/net"),
         "{read}"
     );
     Ok(())
@@ -290,37 +416,80 @@ async fn gitea_push_requests_reconcile(world: World) -> Result<()> {
     server.may_read(&world, &namespace).await?;
     let gitea = Gitea::start(&tools, "127.0.0.1".parse()?, "").await?;
     gitea.create("net").await?;
-    gitea.hook("net", &format!("{}/hooks/{uid}", server.address), SECRET).await?;
+    gitea
+        .hook("net", &format!("{}/hooks/{uid}", server.address), SECRET)
+        .await?;
     let sha = gitea.commit("net", "main", "main.tf", "# one\n").await?;
     ensure!(sha.len() == 40, "{sha}");
-    let first = answers(&repositories, "").await.with_context(|| gitea.log())?;
+    let first = answers(&repositories, "")
+        .await
+        .with_context(|| gitea.log())?;
     let taken = server.receiver.deliveries.of(&namespace, "net");
     let push = taken.first().context("no delivery is shown")?;
-    ensure!(push.forge == "Gitea" && push.event.as_deref() == Some("push") && push.verdict == Verdict::Accepted, "{taken:?}");
-    ensure!(push.repository == format!("{namespace}/net") && push.id.as_ref().is_some_and(|id| id.len() == 36), "{taken:?}");
+    ensure!(
+        push.forge == "Gitea"
+            && push.event.as_deref() == Some("push")
+            && push.verdict == Verdict::Accepted,
+        "{taken:?}"
+    );
+    ensure!(
+        push.repository == format!("{namespace}/net")
+            && push.id.as_ref().is_some_and(|id| id.len() == 36),
+        "{taken:?}"
+    );
     // With git, to another branch.
     let folder = tempfile::tempdir()?;
     let git = |arguments: &[&str]| -> Result<()> {
         let mut command = std::process::Command::new("git");
-        command.current_dir(folder.path()).args(["-c", "user.name=t", "-c", "user.email=t@pawl.invalid"]).args(arguments);
-        command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_TERMINAL_PROMPT", "0").env("no_proxy", "*");
+        command
+            .current_dir(folder.path())
+            .args(["-c", "user.name=t", "-c", "user.email=t@pawl.invalid"])
+            .args(arguments);
+        command
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("no_proxy", "*");
         let output = command.output()?;
-        ensure!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "git: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(())
     };
     git(&["clone", "--quiet", &gitea.push_url("net"), "."])?;
     ensure!(std::fs::read_to_string(folder.path().join("main.tf"))? == "# one\n");
     git(&["commit", "--quiet", "--allow-empty", "-m", "two"])?;
     git(&["push", "--quiet", "origin", "HEAD:refs/heads/other"])?;
-    let second = answers(&repositories, &first).await.with_context(|| gitea.log())?;
+    let second = answers(&repositories, &first)
+        .await
+        .with_context(|| gitea.log())?;
     // An issue changes no ref; a hook with another secret is not authentic.
     let issue = json!({"title": "t"});
-    gitea.api(reqwest::Method::POST, "repos/root/net/issues", &issue).await?;
-    let ignored = || server.receiver.deliveries.of(&namespace, "net").iter().any(|one| one.verdict == Verdict::Ignored);
+    gitea
+        .api(reqwest::Method::POST, "repos/root/net/issues", &issue)
+        .await?;
+    let ignored = || {
+        server
+            .receiver
+            .deliveries
+            .of(&namespace, "net")
+            .iter()
+            .any(|one| one.verdict == Verdict::Ignored)
+    };
     wait::until("the issue is told of", PATIENCE, async || Ok(ignored())).await?;
-    gitea.hook("net", &format!("{}/hooks/{uid}", server.address), "another").await?;
+    gitea
+        .hook("net", &format!("{}/hooks/{uid}", server.address), "another")
+        .await?;
     gitea.commit("net", "main", "main.tf", "# three\n").await?;
-    let wrong = || server.receiver.metrics.exposition().1.contains(r#"refused_total{reason="wrongProof"}"#);
+    let wrong = || {
+        server
+            .receiver
+            .metrics
+            .exposition()
+            .1
+            .contains(r#"refused_total{reason="wrongProof"}"#)
+    };
     wait::until("the other hook is refused", PATIENCE, async || Ok(wrong())).await?;
     answers(&repositories, &second).await.map(drop)
 }

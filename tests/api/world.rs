@@ -73,24 +73,41 @@ pub(crate) enum Place {
 }
 
 impl Test {
-    pub(crate) fn new<F>(name: &str, guarded: bool, body: impl FnOnce(World) -> F + Send + 'static) -> Self
+    pub(crate) fn new<F>(
+        name: &str,
+        guarded: bool,
+        body: impl FnOnce(World) -> F + Send + 'static,
+    ) -> Self
     where
         F: Future<Output = Result<()>> + 'static,
     {
-        Self::at(if guarded { Place::Guarded } else { Place::Bare }, name, body)
+        Self::at(
+            if guarded { Place::Guarded } else { Place::Bare },
+            name,
+            body,
+        )
     }
 
-    pub(crate) fn at<F>(place: Place, name: &str, body: impl FnOnce(World) -> F + Send + 'static) -> Self
+    pub(crate) fn at<F>(
+        place: Place,
+        name: &str,
+        body: impl FnOnce(World) -> F + Send + 'static,
+    ) -> Self
     where
         F: Future<Output = Result<()>> + 'static,
     {
-        Self { name: name.into(), place, body: Box::new(|world| Box::pin(body(world))) }
+        Self {
+            name: name.into(),
+            place,
+            body: Box::new(|world| Box::pin(body(world))),
+        }
     }
 }
 
 /// The reason why the suite cannot run here, or `None`. With `CI=true` nothing is skipped: a missing prerequisite is a failure.
 pub(crate) fn left_out() -> Option<&'static str> {
-    let wanted = all_suites() || std::env::var_os("KUBEBUILDER_ASSETS").is_some_and(|value| !value.is_empty());
+    let wanted = all_suites()
+        || std::env::var_os("KUBEBUILDER_ASSETS").is_some_and(|value| !value.is_empty());
     (!wanted).then_some("set KUBEBUILDER_ASSETS, or run `cargo ci`, which builds one")
 }
 
@@ -109,12 +126,18 @@ impl World {
         // in CRDs, policies and version.
         let plane = ControlPlane::start(&[]).await?;
         let access: Access = (*plane).clone();
-        let world = Self { admin: access.client().await?, access, next: Arc::default() };
+        let world = Self {
+            admin: access.client().await?,
+            access,
+            next: Arc::default(),
+        };
         // First, before any kubectl has cached discovery data.
         world.apply(foreign().to_string().as_bytes())?;
         world.established(&format!("crd/terraformruns.{FOREIGN}"))?;
         if policies {
-            world.access.kubectl(&["create", "namespace", "pawl-system"])?;
+            world
+                .access
+                .kubectl(&["create", "namespace", "pawl-system"])?;
             world.apply(&rendered("pawl", &["--set=server.enabled=true"])?)?;
         } else {
             for (_, text) in crds::crd::files()? {
@@ -139,30 +162,64 @@ impl World {
 
     fn established(&self, definition: &str) -> Result<()> {
         // Before it has any condition, `kubectl wait --for=condition` fails at once.
-        self.access.kubectl(&["wait", "--for=jsonpath={.status.conditions}", "--timeout=300s", definition])?;
-        self.access.kubectl(&["wait", "--for=condition=Established", "--timeout=300s", definition])?;
+        self.access.kubectl(&[
+            "wait",
+            "--for=jsonpath={.status.conditions}",
+            "--timeout=300s",
+            definition,
+        ])?;
+        self.access.kubectl(&[
+            "wait",
+            "--for=condition=Established",
+            "--timeout=300s",
+            definition,
+        ])?;
         Ok(())
     }
 
     /// Runs text in a shell as administrator; returns its output.
     pub(crate) fn paste(&self, text: &str) -> Result<String> {
-        let kubectl = self.access.kubectl.parent().context("kubectl lies in a directory")?.display();
+        let kubectl = self
+            .access
+            .kubectl
+            .parent()
+            .context("kubectl lies in a directory")?
+            .display();
         let path = format!("{kubectl}:{}", std::env::var("PATH").unwrap_or_default());
         let mut shell = Command::new("bash");
-        shell.args(["-euo", "pipefail", "-c", text]).env("PATH", path).env("KUBECONFIG", &self.access.kubeconfig);
+        shell
+            .args(["-euo", "pipefail", "-c", text])
+            .env("PATH", path)
+            .env("KUBECONFIG", &self.access.kubeconfig);
         let output = shell.env("no_proxy", "*").output()?;
-        ensure!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "{text}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
     /// Installs one template of the chart for another release.
     pub(crate) fn install(&self, release: &str, template: &str, value: &str) -> Result<()> {
-        self.apply(&rendered(release, &["--show-only", template, "--set", value])?)
+        self.apply(&rendered(
+            release,
+            &["--show-only", template, "--set", value],
+        )?)
     }
 
     fn apply(&self, yaml: &[u8]) -> Result<()> {
-        let mut child = self.access.kubectl_command(&["apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
-        child.stdin.take().context("no standard input")?.write_all(yaml)?;
+        let mut child = self
+            .access
+            .kubectl_command(&["apply", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()?;
+        child
+            .stdin
+            .take()
+            .context("no standard input")?
+            .write_all(yaml)?;
         ensure!(child.wait()?.success(), "kubectl apply failed");
         Ok(())
     }
@@ -172,18 +229,30 @@ impl World {
         let namespace = self.namespace().await?;
         let author = self.person("someone", &namespace, "pawl-author").await?;
         let runs: Api<TerraformRun> = Api::namespaced(author, &namespace);
-        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let dry = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
         let automatic = run("probe", &json!({"approval": {"mode": "Automatic"}}))?;
         let mut approved = run("probe", &json!({}))?;
-        approved.annotations_mut().insert(names::APPROVE.into(), "x".into());
-        let look = async || Ok(runs.create(&dry, &automatic).await.is_err() && runs.create(&dry, &approved).await.is_err());
+        approved
+            .annotations_mut()
+            .insert(names::APPROVE.into(), "x".into());
+        let look = async || {
+            Ok(runs.create(&dry, &automatic).await.is_err()
+                && runs.create(&dry, &approved).await.is_err())
+        };
         wait::until("the admission policies are in force", PATIENCE, look).await
     }
 
     /// A new namespace.
     pub(crate) async fn namespace(&self) -> Result<String> {
         let name = format!("test-{}", self.next.fetch_add(1, Ordering::Relaxed));
-        objects::create(&Api::<Namespace>::all(self.admin.clone()), json!({"metadata": {"name": name}})).await?;
+        objects::create(
+            &Api::<Namespace>::all(self.admin.clone()),
+            json!({"metadata": {"name": name}}),
+        )
+        .await?;
         Ok(name)
     }
 
@@ -191,7 +260,10 @@ impl World {
     pub(crate) async fn controller(&self, account: &str) -> Result<Client> {
         let mut config = self.access.config().await?;
         config.auth_info.impersonate = Some(format!("system:serviceaccount:pawl-system:{account}"));
-        config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
+        config.auth_info.impersonate_groups = Some(vec![
+            "system:serviceaccounts".into(),
+            "system:authenticated".into(),
+        ]);
         config.default_namespace = "pawl-system".into();
         Ok(Client::try_from(config)?)
     }
@@ -213,19 +285,27 @@ impl World {
             "pawl-repository-admin" => ("terraformrepositories", "create"),
             _ => ("terraformruns", "get"),
         };
-        let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {"user": user, "resourceAttributes":
-            {"group": names::GROUP, "resource": resource, "verb": verb, "namespace": namespace}}}))?;
+        let review: SubjectAccessReview = serde_json::from_value(
+            json!({"spec": {"user": user, "resourceAttributes":
+            {"group": names::GROUP, "resource": resource, "verb": verb, "namespace": namespace}}}),
+        )?;
         let reviews: Api<SubjectAccessReview> = Api::all(self.admin.clone());
         let look = async || {
             let answer = reviews.create(&PostParams::default(), &review).await?;
             Ok(answer.status.is_some_and(|status| status.allowed))
         };
-        wait::until(format!("{user} may {verb} {resource} in {namespace} as {role}"), PATIENCE, look).await
+        wait::until(
+            format!("{user} may {verb} {resource} in {namespace} as {role}"),
+            PATIENCE,
+            look,
+        )
+        .await
     }
 
     /// Binds a ClusterRole in a namespace.
     pub(crate) async fn bind(&self, namespace: &str, role: &str, subject: &Value) -> Result<()> {
-        self.bind_role(namespace, "ClusterRole", role, subject).await
+        self.bind_role(namespace, "ClusterRole", role, subject)
+            .await
     }
 
     /// Like [`Self::bind`], for a user.
@@ -234,22 +314,47 @@ impl World {
     }
 
     /// Creates a Role and binds it.
-    pub(crate) async fn grant(&self, namespace: &str, role: &str, rules: &Value, subject: &Value) -> Result<()> {
+    pub(crate) async fn grant(
+        &self,
+        namespace: &str,
+        role: &str,
+        rules: &Value,
+        subject: &Value,
+    ) -> Result<()> {
         let roles: Api<Role> = Api::namespaced(self.admin.clone(), namespace);
         objects::create(&roles, json!({"metadata": {"name": role}, "rules": rules})).await?;
         self.bind_role(namespace, "Role", role, subject).await
     }
 
-    async fn bind_role(&self, namespace: &str, kind: &str, role: &str, subject: &Value) -> Result<()> {
+    async fn bind_role(
+        &self,
+        namespace: &str,
+        kind: &str,
+        role: &str,
+        subject: &Value,
+    ) -> Result<()> {
         let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role});
-        let binding = json!({"metadata": {"generateName": "test-"}, "roleRef": role, "subjects": [subject]});
-        objects::create(&Api::<RoleBinding>::namespaced(self.admin.clone(), namespace), binding).await?;
+        let binding =
+            json!({"metadata": {"generateName": "test-"}, "roleRef": role, "subjects": [subject]});
+        objects::create(
+            &Api::<RoleBinding>::namespaced(self.admin.clone(), namespace),
+            binding,
+        )
+        .await?;
         Ok(())
     }
 
     /// Creates a run with an inline source; `spec` is merged into it.
-    pub(crate) async fn create(&self, namespace: &str, name: &str, spec: &Value) -> Result<TerraformRun> {
-        Ok(self.runs(namespace).create(&PostParams::default(), &run(name, spec)?).await?)
+    pub(crate) async fn create(
+        &self,
+        namespace: &str,
+        name: &str,
+        spec: &Value,
+    ) -> Result<TerraformRun> {
+        Ok(self
+            .runs(namespace)
+            .create(&PostParams::default(), &run(name, spec)?)
+            .await?)
     }
 
     pub(crate) fn runs(&self, namespace: &str) -> Api<TerraformRun> {
@@ -257,13 +362,24 @@ impl World {
     }
 
     /// Patches the status as administrator.
-    pub(crate) async fn status(&self, namespace: &str, name: &str, status: &Value) -> kube::Result<TerraformRun> {
+    pub(crate) async fn status(
+        &self,
+        namespace: &str,
+        name: &str,
+        status: &Value,
+    ) -> kube::Result<TerraformRun> {
         objects::merge_status(&self.runs(namespace), name, status).await
     }
 
     /// Creates the pod of an attempt (no node runs it), with its own account and an agent's rights, and returns a client with that pod's
     /// token.
-    pub(crate) async fn pod(&self, namespace: &str, pod: &str, account: &str, run: &str) -> Result<Agent> {
+    pub(crate) async fn pod(
+        &self,
+        namespace: &str,
+        pod: &str,
+        account: &str,
+        run: &str,
+    ) -> Result<Agent> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), namespace);
         if accounts.get_opt(account).await?.is_none() {
             objects::create(&accounts, json!({"metadata": {"name": account}})).await?;
@@ -271,31 +387,48 @@ impl World {
                 {"apiGroups": ["pawl.run"], "resources": ["terraformruns"], "resourceNames": [run], "verbs": ["get", "watch"]},
                 {"apiGroups": ["pawl.run"], "resources": ["terraformruns/status"], "resourceNames": [run], "verbs": ["get", "patch"]},
             ]);
-            let subject = json!({"kind": "ServiceAccount", "name": account, "namespace": namespace});
+            let subject =
+                json!({"kind": "ServiceAccount", "name": account, "namespace": namespace});
             self.grant(namespace, account, &rules, &subject).await?;
         }
         let spec = json!({"metadata": {"name": pod}, "spec": {"serviceAccountName": account, "automountServiceAccountToken": false,
             "containers": [{"name": "runner", "image": "none"}]}});
-        let created = objects::create(&Api::<Pod>::namespaced(self.admin.clone(), namespace), spec).await?;
+        let created =
+            objects::create(&Api::<Pod>::namespaced(self.admin.clone(), namespace), spec).await?;
         let uid = created.uid().context("a pod without UID")?;
         let bound = json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid}, "audiences": []});
         let client = self.token(namespace, account, &bound).await?;
-        Ok(Agent { client, uid, namespace: namespace.into(), run: run.into() })
+        Ok(Agent {
+            client,
+            uid,
+            namespace: namespace.into(),
+            run: run.into(),
+        })
     }
 
     /// Opens an attempt of a run, as the controller does, and creates its pod.
     pub(crate) async fn open(&self, namespace: &str, run: &str, number: u32) -> Result<Agent> {
         let pod = format!("{run}-a{number}");
         let attempt = json!({"number": number, "podName": pod, "open": true, "tries": number});
-        self.status(namespace, run, &json!({"attempt": attempt})).await?;
+        self.status(namespace, run, &json!({"attempt": attempt}))
+            .await?;
         self.pod(namespace, &pod, &pod, run).await
     }
 
-    pub(crate) async fn token(&self, namespace: &str, account: &str, spec: &Value) -> Result<Client> {
+    pub(crate) async fn token(
+        &self,
+        namespace: &str,
+        account: &str,
+        spec: &Value,
+    ) -> Result<Client> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), namespace);
         let request: TokenRequest = serde_json::from_value(json!({"metadata": {}, "spec": spec}))?;
-        let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
-        self.access.client_for_token(&answer.status.context("no token")?.token).await
+        let answer = accounts
+            .create_token_request(account, &PostParams::default(), &request)
+            .await?;
+        self.access
+            .client_for_token(&answer.status.context("no token")?.token)
+            .await
     }
 }
 
@@ -325,11 +458,23 @@ pub(crate) fn rendered<A: AsRef<OsStr>>(release: &str, more: &[A]) -> Result<Vec
     let tools = Toolset::ensure(&["helm"])?;
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
     let output = Command::new(tools.path("helm")?)
-        .args(["template", release, chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"])
+        .args([
+            "template",
+            release,
+            chart,
+            "--namespace",
+            "pawl-system",
+            "--kube-version",
+            "1.34.4",
+        ])
         .args(more)
         .output()
         .context("cannot run helm")?;
-    ensure!(output.status.success(), "helm template failed: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "helm template failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(output.stdout)
 }
 
@@ -344,12 +489,19 @@ pub(crate) struct Agent {
 impl Agent {
     /// Patches the status of its run.
     pub(crate) async fn status(&self, status: &Value) -> kube::Result<TerraformRun> {
-        objects::merge_status(&Api::namespaced(self.client.clone(), &self.namespace), &self.run, status).await
+        objects::merge_status(
+            &Api::namespaced(self.client.clone(), &self.namespace),
+            &self.run,
+            status,
+        )
+        .await
     }
 
     /// Adopts an attempt and records its plan.
     pub(crate) async fn plans(&self, attempt: u32) -> Result<()> {
-        self.status(&self.adoption(attempt, '0')).await.context("adoption")?;
+        self.status(&self.adoption(attempt, '0'))
+            .await
+            .context("adoption")?;
         for phase in ["Init", "Plan"] {
             self.status(&json!({"phase": phase})).await?;
         }
@@ -357,7 +509,12 @@ impl Agent {
     }
 
     /// Claims the plan whose checksum repeats one digit.
-    pub(crate) async fn claims(&self, attempt: u32, nonce: char, digit: char) -> kube::Result<TerraformRun> {
+    pub(crate) async fn claims(
+        &self,
+        attempt: u32,
+        nonce: char,
+        digit: char,
+    ) -> kube::Result<TerraformRun> {
         self.status(&self.claim(attempt, nonce, digit)).await
     }
 
@@ -403,7 +560,11 @@ pub(crate) fn refused<T>(what: &str, answer: kube::Result<T>, text: &str) -> Res
     match answer {
         Ok(_) => anyhow::bail!("{what}: was admitted"),
         Err(kube::Error::Api(status)) => {
-            ensure!(status.message.contains(text), "{what}: refused, but with \"{}\" in place of \"{text}\"", status.message);
+            ensure!(
+                status.message.contains(text),
+                "{what}: refused, but with \"{}\" in place of \"{text}\"",
+                status.message
+            );
             Ok(())
         }
         Err(error) => Err(anyhow::Error::new(error).context(what.to_owned())),

@@ -30,17 +30,31 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut tests = Vec::new();
     for tool in lab.tools() {
         for (name, body) in bodies {
-            tests.push(Test::new(format!("advice::{name}_with_{tool}"), move |lab| body(lab, tool)));
+            tests.push(Test::new(
+                format!("advice::{name}_with_{tool}"),
+                move |lab| body(lab, tool),
+            ));
         }
     }
-    tests.push(Test::new("advice::versions_that_contradict_each_other", contradiction));
+    tests.push(Test::new(
+        "advice::versions_that_contradict_each_other",
+        contradiction,
+    ));
     tests
 }
 
 /// Runs a command that must fail in this way; returns its output, its failure, and the next step.
-fn fails(place: &Place, command: &mut Command, class: FailureClass, reason: &str) -> Result<(String, Failure, String)> {
+fn fails(
+    place: &Place,
+    command: &mut Command,
+    class: FailureClass,
+    reason: &str,
+) -> Result<(String, Failure, String)> {
     let (text, failure) = (ended(command)?.with(1)?, place.failure()?);
-    ensure!((failure.class, failure.reason.as_str()) == (class, reason), "{failure:?}: {text}");
+    ensure!(
+        (failure.class, failure.reason.as_str()) == (class, reason),
+        "{failure:?}: {text}"
+    );
     let next = place.record()?.next_step.context("no next step")?;
     holds(&text, &failure.message)?;
     holds(&text, &format!("Next: {next}"))?;
@@ -49,13 +63,19 @@ fn fails(place: &Place, command: &mut Command, class: FailureClass, reason: &str
 
 /// The command that follows the first part of a next step.
 fn then(next: &str) -> Result<&str> {
-    Ok(next.split_once(", then: ").with_context(|| format!("nothing follows in `{next}`"))?.1)
+    Ok(next
+        .split_once(", then: ")
+        .with_context(|| format!("nothing follows in `{next}`"))?
+        .1)
 }
 
 /// Replaces a part of `main.tf`.
 fn corrected(place: &Place, from: &str, to: &str) -> Result<()> {
     let main = place.stack().join("main.tf");
-    Ok(fs::write(&main, fs::read_to_string(&main)?.replace(from, to))?)
+    Ok(fs::write(
+        &main,
+        fs::read_to_string(&main)?.replace(from, to),
+    )?)
 }
 
 /// Runs the command after the first part is done; it must succeed.
@@ -65,8 +85,16 @@ fn goes_well(place: &Place, line: &str) -> Result<()> {
 
 fn missing(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "variables")?;
-    let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::VARIABLE_NOT_SET)?;
-    holds(&failure.message, "a variable has no value: required (main.tf:")?;
+    let (_, failure, next) = fails(
+        &place,
+        &mut place.agent(&["plan"]),
+        Configuration,
+        reason::VARIABLE_NOT_SET,
+    )?;
+    holds(
+        &failure.message,
+        "a variable has no value: required (main.tf:",
+    )?;
     ensure!(next.ends_with(" --var required=…"), "{next}");
     goes_well(&place, &next.replace('…', "here"))
 }
@@ -74,15 +102,31 @@ fn missing(lab: &Lab, tool: &str) -> Result<()> {
 fn wrong(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "variables")?;
     let mut command = place.agent(&["plan", "--var", "required=x", "--var", "size=-1"]);
-    let (_, failure, next) = fails(&place, &mut command, Configuration, reason::VARIABLE_INVALID)?;
-    holds(&failure.message, "var.size is -1. The size must be positive.")?;
-    holds(&next, "correct the value that the message names, where it is given: --var")?;
+    let (_, failure, next) = fails(
+        &place,
+        &mut command,
+        Configuration,
+        reason::VARIABLE_INVALID,
+    )?;
+    holds(
+        &failure.message,
+        "var.size is -1. The size must be positive.",
+    )?;
+    holds(
+        &next,
+        "correct the value that the message names, where it is given: --var",
+    )?;
     goes_well(&place, &then(&next)?.replace("size=-1", "size=1"))
 }
 
 fn code(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "broken-reference")?;
-    let (_, _, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::INVALID_CONFIGURATION)?;
+    let (_, _, next) = fails(
+        &place,
+        &mut place.agent(&["plan"]),
+        Configuration,
+        reason::INVALID_CONFIGURATION,
+    )?;
     ensure!(next.starts_with("correct main.tf:6, then: "), "{next}");
     corrected(&place, "terraform_data.nowhere.output", "\"here\"")?;
     goes_well(&place, then(&next)?)
@@ -95,13 +139,20 @@ fn backend(lab: &Lab, tool: &str) -> Result<()> {
     let (_, failure, next) = fails(&place, &mut command, Transient, reason::BACKEND_UNREACHABLE)?;
     holds(&failure.message, "init failed: Error refreshing state: ")?;
     holds(&failure.message, "connection refused")?;
-    ensure!(next.starts_with("make sure that the state's backend, which the message names, can be reached, then: "), "{next}");
+    ensure!(
+        next.starts_with(
+            "make sure that the state's backend, which the message names, can be reached, then: "
+        ),
+        "{next}"
+    );
     let runtime = runtime()?;
     let server = runtime.block_on(StateServer::start("127.0.0.1:0".parse()?))?;
     // The tool treats another address as another backend; the first has stored nothing.
     fs::remove_dir_all(place.stack().join(".terraform"))?;
     let mut shell = place.program("/bin/sh", &["-c", then(&next)?]);
-    ended(shell.env("TF_HTTP_ADDRESS", server.url("here")))?.with(0).map(drop)
+    ended(shell.env("TF_HTTP_ADDRESS", server.url("here")))?
+        .with(0)
+        .map(drop)
 }
 
 /// A state of this format version, which this tool wrote.
@@ -115,7 +166,12 @@ fn damaged(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "hello")?;
     let file = place.stack().join("terraform.tfstate");
     fs::write(&file, "{\"version\": 4, \"terra")?;
-    let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Integrity, reason::STATE_UNREADABLE)?;
+    let (_, failure, next) = fails(
+        &place,
+        &mut place.agent(&["plan"]),
+        Integrity,
+        reason::STATE_UNREADABLE,
+    )?;
     holds(&failure.message, "could not be parsed as JSON")?;
     holds(&next, "restore an earlier version of the state")?;
     fs::write(&file, state(4, "1.5.0"))?;
@@ -125,9 +181,17 @@ fn damaged(lab: &Lab, tool: &str) -> Result<()> {
 fn newer(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "hello")?;
     fs::write(place.stack().join("terraform.tfstate"), state(5, "9.9.9"))?;
-    let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::STATE_TOO_NEW)?;
+    let (_, failure, next) = fails(
+        &place,
+        &mut place.agent(&["plan"]),
+        Configuration,
+        reason::STATE_TOO_NEW,
+    )?;
     holds(&failure.message, " 9.9.9.")?;
-    holds(&next, "name a version that is not older than what the message names with --tool")
+    holds(
+        &next,
+        "name a version that is not older than what the message names with --tool",
+    )
 }
 
 fn registry(lab: &Lab, tool: &str) -> Result<()> {
@@ -135,15 +199,28 @@ fn registry(lab: &Lab, tool: &str) -> Result<()> {
     let mut command = place.agent(&["plan"]);
     // Without the mirror that all tests use.
     command.env("TF_CLI_CONFIG_FILE", "/dev/null");
-    let (_, failure, next) = fails(&place, &mut command, Transient, reason::PROVIDER_UNREACHABLE)?;
+    let (_, failure, next) = fails(
+        &place,
+        &mut command,
+        Transient,
+        reason::PROVIDER_UNREACHABLE,
+    )?;
     holds(&failure.message, "connection refused")?;
-    ensure!(next.starts_with("make sure that the host that the message names can be reached, then: "), "{next}");
+    ensure!(
+        next.starts_with("make sure that the host that the message names can be reached, then: "),
+        "{next}"
+    );
     Ok(())
 }
 
 fn instances(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "instances")?;
-    let (text, failure, _) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::INVALID_CONFIGURATION)?;
+    let (text, failure, _) = fails(
+        &place,
+        &mut place.agent(&["plan"]),
+        Configuration,
+        reason::INVALID_CONFIGURATION,
+    )?;
     ensure!(failure.diagnostics.len() == 3, "{failure:?}");
     holds(&failure.message, "; 2 more errors: ")?;
     // In the tool's own words.
@@ -154,9 +231,16 @@ fn instances(lab: &Lab, tool: &str) -> Result<()> {
     ] {
         holds(&text, part)?;
     }
-    let details: Vec<_> = failure.diagnostics.iter().filter_map(|d| d.detail.as_deref()).collect();
+    let details: Vec<_> = failure
+        .diagnostics
+        .iter()
+        .filter_map(|d| d.detail.as_deref())
+        .collect();
     let has = |what: &str| details.iter().any(|detail| detail.starts_with(what));
-    ensure!(has("count.index is 1. ") && has("var.word is \"second\". It"), "{details:?}");
+    ensure!(
+        has("count.index is 1. ") && has("var.word is \"second\". It"),
+        "{details:?}"
+    );
     Ok(())
 }
 
@@ -166,13 +250,22 @@ fn provisioner(lab: &Lab, tool: &str) -> Result<()> {
     let (text, failure, next) = fails(&place, &mut command, Configuration, reason::APPLY_FAILED)?;
     ensure!(failure.changes == Changed::Some, "{failure:?}");
     holds(&failure.message, "(terraform_data.made, main.tf line 2)")?;
-    holds(&text, "\n  with terraform_data.made,\n  on main.tf line 2, in resource \"terraform_data\" \"made\":")?;
-    holds(&text, "; some of the plan was carried out; 0 of 1 operations succeeded; 1 created and recorded; state serial ")?;
+    holds(
+        &text,
+        "\n  with terraform_data.made,\n  on main.tf line 2, in resource \"terraform_data\" \"made\":",
+    )?;
+    holds(
+        &text,
+        "; some of the plan was carried out; 0 of 1 operations succeeded; 1 created and recorded; state serial ",
+    )?;
     ensure!(next.starts_with("correct main.tf:2, then: "), "{next}");
     corrected(&place, "exit 3", "exit 0")?;
     // The failed resource is tainted, and the plan that replaces it waits for an answer.
     let text = place.paste(then(&next)?)?.with(2)?;
-    ensure!(place.record()?.plan.unwrap_or_default().counts.replace == 1, "{text}");
+    ensure!(
+        place.record()?.plan.unwrap_or_default().counts.replace == 1,
+        "{text}"
+    );
     Ok(())
 }
 
@@ -180,7 +273,12 @@ fn contradiction(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "hello")?;
     let pin = place.stack().join(".opentofu-version");
     fs::write(&pin, "1.0.0\n")?;
-    let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::VERSION_CONTRADICTION)?;
+    let (_, failure, next) = fails(
+        &place,
+        &mut place.agent(&["plan"]),
+        Configuration,
+        reason::VERSION_CONTRADICTION,
+    )?;
     holds(&failure.message, ".opentofu-version:1")?;
     holds(&next, "correct one of the places that the message names")?;
     fs::remove_file(&pin)?;

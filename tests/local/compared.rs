@@ -23,7 +23,16 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
         Test::new("compared::stacks_are_the_same", |lab| {
             let (tally, said) = compared(lab.agent(), vec![fixtures()], "tofu", None)?;
             // Pawl refuses a version that it must not run with its own message.
-            ensure!(tally.same >= 10 && tally == Tally { same: tally.same, deliberate: 3, ..Tally::default() }, "{said}");
+            ensure!(
+                tally.same >= 10
+                    && tally
+                        == Tally {
+                            same: tally.same,
+                            deliberate: 3,
+                            ..Tally::default()
+                        },
+                "{said}"
+            );
             Ok(())
         }),
         Test::new("compared::what_differs_is_said", differs),
@@ -31,18 +40,40 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     if lab.has_terragrunt() {
         all.push(Test::new("compared::units_are_the_same", |lab| {
             let units = ["hooks", "ignored", "units", "words"];
-            let folders = units.map(|unit| fixtures().with_file_name("terragrunt").join(unit)).to_vec();
+            let folders = units
+                .map(|unit| fixtures().with_file_name("terragrunt").join(unit))
+                .to_vec();
             let (tally, said) = compared(lab.agent(), folders, "tofu", None)?;
-            ensure!(tally == Tally { same: 5, ..Tally::default() }, "{said}");
+            ensure!(
+                tally
+                    == Tally {
+                        same: 5,
+                        ..Tally::default()
+                    },
+                "{said}"
+            );
             Ok(())
         }));
     }
     if matches!(Toolset::cached(&[NEWER]), Ok(Some(_))) {
         all.push(Test::new("compared::a_newer_opentofu_is_the_same", |lab| {
-            let stacks = ["both-tools", "ephemeral", "for-terraform", "undeclared", "workspaces"];
+            let stacks = [
+                "both-tools",
+                "ephemeral",
+                "for-terraform",
+                "undeclared",
+                "workspaces",
+            ];
             let folders = stacks.map(|stack| fixtures().join(stack)).to_vec();
             let (tally, said) = compared(lab.agent(), folders, NEWER, None)?;
-            ensure!(tally == Tally { same: stacks.len(), ..Tally::default() }, "{said}");
+            ensure!(
+                tally
+                    == Tally {
+                        same: stacks.len(),
+                        ..Tally::default()
+                    },
+                "{said}"
+            );
             Ok(())
         }));
     } else {
@@ -52,7 +83,12 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 }
 
 /// Compares with a version of OpenTofu; returns the output.
-fn compared(agent: &Path, folders: Vec<PathBuf>, tool: &str, only: Option<&str>) -> Result<(Tally, String)> {
+fn compared(
+    agent: &Path,
+    folders: Vec<PathBuf>,
+    tool: &str,
+    only: Option<&str>,
+) -> Result<(Tally, String)> {
     let version = Toolset::ensure(&[tool])?.version(tool)?.to_owned();
     let options = Options {
         folders,
@@ -76,12 +112,25 @@ fn compared(agent: &Path, folders: Vec<PathBuf>, tool: &str, only: Option<&str>)
 fn differs(lab: &Lab) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let agent = dir.path().join("agent");
-    let script = format!("#!/bin/sh\n: > litter\nexec '{}' \"$@\" --var word=other\n", lab.agent().display());
+    let script = format!(
+        "#!/bin/sh\n: > litter\nexec '{}' \"$@\" --var word=other\n",
+        lab.agent().display()
+    );
     fs::write(&agent, script)?;
     fs::set_permissions(&agent, fs::Permissions::from_mode(0o755))?;
     let (tally, said) = compared(&agent, vec![fixtures()], "tofu", Some("outputs"))?;
-    ensure!(tally == Tally { differ: 1, ..Tally::default() }, "{said}");
-    for part in ["outputs.text.value: bare \"default\", Pawl \"other\"", "only Pawl leaves litter"] {
+    ensure!(
+        tally
+            == Tally {
+                differ: 1,
+                ..Tally::default()
+            },
+        "{said}"
+    );
+    for part in [
+        "outputs.text.value: bare \"default\", Pawl \"other\"",
+        "only Pawl leaves litter",
+    ] {
         ensure!(said.contains(part), "`{part}` is missing in:\n{said}");
     }
     Ok(())

@@ -14,7 +14,11 @@ const EXAMPLES: &[(&str, &[&str], usize)] = &[
     ("outputs", &[], 1),
     ("module", &[], 1),
     ("replace", &[], 2),
-    ("variables", &["--var", "required=it's here", "--var-file", "more.tfvars"], 1),
+    (
+        "variables",
+        &["--var", "required=it's here", "--var-file", "more.tfvars"],
+        1,
+    ),
     ("slow", &["--var", "seconds=1"], 4),
     ("demo", &["--no-color"], 4),
 ];
@@ -26,15 +30,24 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
             let body = move |lab: &Lab| example(&lab.fixture(tool, stack)?, arguments, *resources);
             tests.push(Test::new(format!("examples::{stack}_with_{tool}"), body));
         }
-        tests.push(Test::new(format!("examples::failing_apply_with_{tool}"), move |lab| {
-            failing(&lab.fixture(tool, "failing-apply")?)
-        }));
-        for (stack, place) in [("broken-syntax", "main.tf line 5"), ("broken-reference", "main.tf line 6")] {
+        tests.push(Test::new(
+            format!("examples::failing_apply_with_{tool}"),
+            move |lab| failing(&lab.fixture(tool, "failing-apply")?),
+        ));
+        for (stack, place) in [
+            ("broken-syntax", "main.tf line 5"),
+            ("broken-reference", "main.tf line 6"),
+        ] {
             let body = move |lab: &Lab| broken(&lab.fixture(tool, stack)?, place);
-            tests.push(Test::new(format!("examples::{stack}_with_{tool}").replace('-', "_"), body));
+            tests.push(Test::new(
+                format!("examples::{stack}_with_{tool}").replace('-', "_"),
+                body,
+            ));
         }
     }
-    tests.push(Test::new("examples::replacement_is_a_new_plan", |lab| replaced(&lab.fixture("tofu", "replace")?)));
+    tests.push(Test::new("examples::replacement_is_a_new_plan", |lab| {
+        replaced(&lab.fixture("tofu", "replace")?)
+    }));
     tests
 }
 
@@ -43,28 +56,50 @@ fn example(place: &Place, arguments: &[&str], resources: usize) -> Result<()> {
     let with = |verb: &'static str| [&[verb][..], arguments].concat();
 
     let text = place.comes_to(RunResult::Planned, &with("plan"))?;
-    ensure!(place.resources()?.is_none(), "a plan changed something: {text}");
+    ensure!(
+        place.resources()?.is_none(),
+        "a plan changed something: {text}"
+    );
 
     let mut terminal = place.at_terminal(&with("apply"))?;
     terminal.answer("n")?;
     let text = place.came_to(RunResult::Rejected, terminal.end()?)?;
     holds(&text, "nothing was applied")?;
-    ensure!(place.resources()?.is_none(), "denied, and something was changed: {text}");
+    ensure!(
+        place.resources()?.is_none(),
+        "denied, and something was changed: {text}"
+    );
 
     let mut terminal = place.at_terminal(&with("apply"))?;
     terminal.answer("y")?;
     let text = place.came_to(RunResult::Applied, terminal.end()?)?;
     let record = place.record()?;
-    ensure!(place.resources()? == Some(resources), "the state has {:?} resources: {text}", place.resources()?);
+    ensure!(
+        place.resources()? == Some(resources),
+        "the state has {:?} resources: {text}",
+        place.resources()?
+    );
     let checksum = record.plan.map(|plan| plan.checksum).unwrap_or_default();
     holds(&text, &format!("Apply {checksum} ("))?;
-    ensure!(record.claim.map(|claim| claim.checksum).as_deref() == Some(&checksum), "another plan was claimed");
-    ensure!(record.approval.map(|approval| approval.by).as_deref() == Some("alice"), "who answered is not in the record");
+    ensure!(
+        record.claim.map(|claim| claim.checksum).as_deref() == Some(&checksum),
+        "another plan was claimed"
+    );
+    ensure!(
+        record.approval.map(|approval| approval.by).as_deref() == Some("alice"),
+        "who answered is not in the record"
+    );
 
-    let text = place.came_to(RunResult::NoChanges, place.at_terminal(&with("apply"))?.end()?)?;
+    let text = place.came_to(
+        RunResult::NoChanges,
+        place.at_terminal(&with("apply"))?.end()?,
+    )?;
     ensure!(!text.contains("[y/N]"), "asked about nothing: {text}");
 
-    let text = place.comes_to(RunResult::Destroyed, &[&with("destroy")[..], &["--auto-approve"]].concat())?;
+    let text = place.comes_to(
+        RunResult::Destroyed,
+        &[&with("destroy")[..], &["--auto-approve"]].concat(),
+    )?;
     ensure!(place.resources()? == Some(0), "something is left: {text}");
     Ok(())
 }
@@ -73,10 +108,16 @@ fn failing(place: &Place) -> Result<()> {
     let mut terminal = place.at_terminal(&[])?;
     terminal.answer("yes")?;
     let text = place.came_to(RunResult::Failed, terminal.end()?)?;
-    ensure!(place.failure()?.changes == Changed::Some, "something was changed: {text}");
+    ensure!(
+        place.failure()?.changes == Changed::Some,
+        "something was changed: {text}"
+    );
     holds(&text, "some of the plan was carried out")?;
     holds(&text, "Next: ")?;
-    ensure!(place.resources()? == Some(2), "what was created is in the state: {text}");
+    ensure!(
+        place.resources()? == Some(2),
+        "what was created is in the state: {text}"
+    );
     Ok(())
 }
 
@@ -84,14 +125,31 @@ fn broken(place: &Place, line: &str) -> Result<()> {
     let text = place.comes_to(RunResult::Failed, &[])?;
     let failure = place.failure()?;
     let why = (failure.class, failure.reason.as_str(), failure.changes);
-    ensure!(why == (FailureClass::Configuration, reason::INVALID_CONFIGURATION, Changed::None), "{failure:?}");
+    ensure!(
+        why == (
+            FailureClass::Configuration,
+            reason::INVALID_CONFIGURATION,
+            Changed::None
+        ),
+        "{failure:?}"
+    );
     let first = failure.diagnostics.first().context("no diagnostic")?;
-    let at = first.file.as_ref().zip(first.line).map(|(file, number)| format!("{file} line {number}"));
+    let at = first
+        .file
+        .as_ref()
+        .zip(first.line)
+        .map(|(file, number)| format!("{file} line {number}"));
     ensure!(at.as_deref() == Some(line), "{failure:?}");
     holds(&text, line)?;
-    holds(&text, &format!("Next: correct {}", line.replace(" line ", ":")))?;
+    holds(
+        &text,
+        &format!("Next: correct {}", line.replace(" line ", ":")),
+    )?;
     holds(&text, "nothing was changed")?;
-    ensure!(!text.contains("[reset]") && !place.log()?.contains("[reset]"), "marks of colours: {text}");
+    ensure!(
+        !text.contains("[reset]") && !place.log()?.contains("[reset]"),
+        "marks of colours: {text}"
+    );
     ensure!(place.resources()?.is_none(), "{text}");
     Ok(())
 }
@@ -101,7 +159,13 @@ fn replaced(place: &Place) -> Result<()> {
     let first = place.record()?.plan.map(|plan| plan.checksum);
     place.ends(2, &["--var", "generation=2"])?;
     let plan = place.record()?.plan.unwrap_or_default();
-    ensure!((plan.counts.replace, plan.counts.change) == (1, 1), "{plan:?}");
-    ensure!(Some(&plan.checksum) != first.as_ref(), "two plans have one checksum");
+    ensure!(
+        (plan.counts.replace, plan.counts.change) == (1, 1),
+        "{plan:?}"
+    );
+    ensure!(
+        Some(&plan.checksum) != first.as_ref(),
+        "two plans have one checksum"
+    );
     Ok(())
 }

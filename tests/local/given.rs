@@ -17,7 +17,10 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
         Test::new("given::waiting_plan_retains_its_hooks", hooks),
     ];
     for tool in lab.tools() {
-        tests.push(Test::new(format!("given::last_value_counts_with_{tool}"), move |lab| order(lab, tool)));
+        tests.push(Test::new(
+            format!("given::last_value_counts_with_{tool}"),
+            move |lab| order(lab, tool),
+        ));
     }
     tests
 }
@@ -35,16 +38,37 @@ const NAMES: [&str; 7] = ["env", "auto", "file", "again", "given", "typed", "sec
 
 /// Each variable is set in one place more than the previous one.
 fn order(lab: &Lab, tool: &str) -> Result<()> {
-    let declared = NAMES.map(|name| format!("variable \"{name}\" {{}}\n")).concat();
-    let said: Vec<_> = NAMES.iter().map(|name| format!("${{var.{name}}}")).collect();
-    let place =
-        lab.place(tool, &[("main.tf", &format!("{declared}output \"said\" {{\n  value = \"{}\"\n}}\n", said.join(" ")))])?;
+    let declared = NAMES
+        .map(|name| format!("variable \"{name}\" {{}}\n"))
+        .concat();
+    let said: Vec<_> = NAMES
+        .iter()
+        .map(|name| format!("${{var.{name}}}"))
+        .collect();
+    let place = lab.place(
+        tool,
+        &[(
+            "main.tf",
+            &format!(
+                "{declared}output \"said\" {{\n  value = \"{}\"\n}}\n",
+                said.join(" ")
+            ),
+        )],
+    )?;
     let all = |from: usize, word: &str| -> String {
-        NAMES[from..6].iter().map(|name| format!("{name} = \"{word}\"\n")).collect::<Vec<_>>().concat()
+        NAMES[from..6]
+            .iter()
+            .map(|name| format!("{name} = \"{word}\"\n"))
+            .collect::<Vec<_>>()
+            .concat()
     };
     write(&place, "terraform.tfvars", &all(1, "auto"))?;
     write(&place, "env/first.tfvars", &all(2, "file"))?;
-    write(&place, ".pawl/configmaps/vars/again.tfvars.json", r#"{"again": "again", "given": "again", "typed": "again"}"#)?;
+    write(
+        &place,
+        ".pawl/configmaps/vars/again.tfvars.json",
+        r#"{"again": "again", "given": "again", "typed": "again"}"#,
+    )?;
     write(&place, ".pawl/secrets/all/secret", "t0k3n-of-all")?;
     write(
         &place,
@@ -55,32 +79,70 @@ fn order(lab: &Lab, tool: &str) -> Result<()> {
              envFrom:\n    - {{prefix: TF_VAR_, secretRef: {{name: all}}}}\n  env:\n    - {{name: TF_VAR_auto, value: env}}\n"
         ),
     )?;
-    let mut command = place.agent(&["apply", "-auto-approve", "-no-color", "-var", "typed=first", "-var=typed=typed"]);
+    let mut command = place.agent(&[
+        "apply",
+        "-auto-approve",
+        "-no-color",
+        "-var",
+        "typed=first",
+        "-var=typed=typed",
+    ]);
     let text = place.came_to(RunResult::Applied, ended(command.env("TF_VAR_env", "env"))?)?;
-    holds(&text, "said = \"env auto file again given typed (sensitive value)\"")
+    holds(
+        &text,
+        "said = \"env auto file again given typed (sensitive value)\"",
+    )
 }
 
 fn wrong(lab: &Lab) -> Result<()> {
-    let place = lab.place("tofu", &[("main.tf", "variable \"a\" {}\nvariable \"b\" {}\n")])?;
+    let place = lab.place(
+        "tofu",
+        &[("main.tf", "variable \"a\" {}\nvariable \"b\" {}\n")],
+    )?;
     write(&place, "pawl.yaml", &format!("{HEAD}  variablefiles: []\n"))?;
     let text = place.ends(1, &["plan"])?;
     ensure!(place.records()?.is_empty(), "a run was begun: {text}");
-    holds(&text, "there is no field spec.variablefiles (did you mean variableFiles?)")?;
-    write(&place, "pawl.yaml", &format!("{HEAD}  env: [{{name: A, valueFrom: {{secretKeyRef: {{name: db, key: word}}}}}}]\n"))?;
+    holds(
+        &text,
+        "there is no field spec.variablefiles (did you mean variableFiles?)",
+    )?;
+    write(
+        &place,
+        "pawl.yaml",
+        &format!(
+            "{HEAD}  env: [{{name: A, valueFrom: {{secretKeyRef: {{name: db, key: word}}}}}}]\n"
+        ),
+    )?;
     let text = place.ends(1, &["plan"])?;
-    ensure!(place.failure()?.reason == reason::SECRET_NOT_FOUND, "{text}");
+    ensure!(
+        place.failure()?.reason == reason::SECRET_NOT_FOUND,
+        "{text}"
+    );
     holds(&text, "stack/.pawl/secrets/db/word")?;
     fs::remove_file(place.stack().join("pawl.yaml"))?;
     let text = place.ends(1, &["plan"])?;
-    holds(&text, "2 variables have no value: a (main.tf:1), b (main.tf:2)")?;
+    holds(
+        &text,
+        "2 variables have no value: a (main.tf:1), b (main.tf:2)",
+    )?;
     holds(&text, "--var a=… --var b=…")
 }
 
 /// The guide's example, with the files that it references.
 fn documented(lab: &Lab) -> Result<()> {
     let code = "variable \"zone\" {}\nvariable \"word\" {}\nvariable \"size\" {}\noutput \"said\" {\n  value = \"${var.zone} ${var.size}\"\n}\n";
-    let place = lab.place("tofu", &[("main.tf", code), ("prod.tfvars", "zone = \"north\"\nsize = 1\n")])?;
-    write(&place, ".pawl/secrets/db/secret.tfvars", "word = \"t0k3n\"\n")?;
+    let place = lab.place(
+        "tofu",
+        &[
+            ("main.tf", code),
+            ("prod.tfvars", "zone = \"north\"\nsize = 1\n"),
+        ],
+    )?;
+    write(
+        &place,
+        ".pawl/secrets/db/secret.tfvars",
+        "word = \"t0k3n\"\n",
+    )?;
     write(&place, "pawl.yaml", &guide::block("pawl.yaml")?)?;
     let text = place.ends(0, &["apply", "-auto-approve"])?;
     holds(&text, "said = \"north 3\"")
@@ -89,12 +151,22 @@ fn documented(lab: &Lab) -> Result<()> {
 /// The guide's hooks around a plan that a later process applies, after the folder's own script changed.
 fn hooks(lab: &Lab) -> Result<()> {
     let code = "variable \"zone\" {}\nresource \"terraform_data\" \"a\" {\n  input = length(var.zone)\n}\n";
-    let check =
-        "#!/bin/bash\ntofu show -no-color \"$PAWL_PLAN_FILE\" | grep -c terraform_data.a\necho checked of $PAWL_HOOK_RESTORES\n";
-    let place = lab.place("tofu", &[("main.tf", code), ("zone", "north-west\n"), ("check.sh", check)])?;
+    let check = "#!/bin/bash\ntofu show -no-color \"$PAWL_PLAN_FILE\" | grep -c terraform_data.a\necho checked of $PAWL_HOOK_RESTORES\n";
+    let place = lab.place(
+        "tofu",
+        &[
+            ("main.tf", code),
+            ("zone", "north-west\n"),
+            ("check.sh", check),
+        ],
+    )?;
     write(&place, "pawl.yaml", &guide::block("pawl.yaml with hooks")?)?;
     let text = place.ends(2, &["apply"])?;
-    for (part, is_there) in [("checked of false", true), ("north-west", false), ("Applied by", false)] {
+    for (part, is_there) in [
+        ("checked of false", true),
+        ("north-west", false),
+        ("Applied by", false),
+    ] {
         ensure!(text.contains(part) == is_there, "{part}: {text}");
     }
     // A folder with a changed script has another plan.
@@ -106,19 +178,24 @@ fn hooks(lab: &Lab) -> Result<()> {
     let text = place.approve(&place.ends(2, &["apply"])?)?;
     ensure!(place.resources()? == Some(1), "{text}");
     holds(&text, "Applied by tell")?;
-    ensure!(!text.contains("checked of") && !text.contains("north-west"), "the plan's are of the plan: {text}");
+    ensure!(
+        !text.contains("checked of") && !text.contains("north-west"),
+        "the plan's are of the plan: {text}"
+    );
 
     // A failed hook before the apply prevents it, and one at the end reverts nothing.
     let late = "  hooks:\n    - {name: never, when: BeforeApply, inline: 'exit 3'}\n    - {name: end, when: Always, inline: 'echo over; exit 4'}\n";
     write(&place, "pawl.yaml", &format!("{HEAD}{late}"))?;
     let text = place.ends(1, &["apply", "-auto-approve", "-var", "zone=a"])?;
     ensure!(place.failure()?.reason == reason::HOOK_FAILED, "{text}");
-    ensure!(place.record()?.failed_hook.context("none failed")?.name == "end" && text.contains("over"), "{text}");
+    ensure!(
+        place.record()?.failed_hook.context("none failed")?.name == "end" && text.contains("over"),
+        "{text}"
+    );
     Ok(())
 }
 
-const PARTS: &str =
-    "resource \"terraform_data\" \"a\" {}\nresource \"terraform_data\" \"b\" {}\nresource \"terraform_data\" \"c\" {}\n";
+const PARTS: &str = "resource \"terraform_data\" \"a\" {}\nresource \"terraform_data\" \"b\" {}\nresource \"terraform_data\" \"c\" {}\n";
 
 fn part(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[("main.tf", PARTS)])?;
@@ -128,20 +205,48 @@ fn part(lab: &Lab) -> Result<()> {
         ensure!((plan.add, plan.destroy) == counts, "{plan:?}: {text}");
         Ok(())
     };
-    write(&place, "pawl.yaml", &format!("{HEAD}  targets: [terraform_data.a, terraform_data.b]\n  parallelism: 1\n"))?;
+    write(
+        &place,
+        "pawl.yaml",
+        &format!("{HEAD}  targets: [terraform_data.a, terraform_data.b]\n  parallelism: 1\n"),
+    )?;
     adds(&["plan"], (2, 0))?;
     // The command line wins.
-    adds(&["apply", "-target", "terraform_data.a", "-auto-approve"], (1, 0))?;
+    adds(
+        &["apply", "-target", "terraform_data.a", "-auto-approve"],
+        (1, 0),
+    )?;
     ensure!(place.resources()? == Some(1));
     fs::remove_file(place.stack().join("pawl.yaml"))?;
-    adds(&["plan", "-exclude=terraform_data.b", "-compact-warnings"], (1, 0))?;
-    adds(&["plan", "-replace=terraform_data.a", "-target=terraform_data.a", "-refresh=false", "-upgrade"], (1, 1))
+    adds(
+        &["plan", "-exclude=terraform_data.b", "-compact-warnings"],
+        (1, 0),
+    )?;
+    adds(
+        &[
+            "plan",
+            "-replace=terraform_data.a",
+            "-target=terraform_data.a",
+            "-refresh=false",
+            "-upgrade",
+        ],
+        (1, 1),
+    )
 }
 
 fn waits(lab: &Lab) -> Result<()> {
-    let place = lab
-        .place("tofu", &[("main.tf", &format!("variable \"word\" {{}}\noutput \"word\" {{\n  value = var.word\n}}\n{PARTS}"))])?;
-    write(&place, "pawl.yaml", &format!("{HEAD}  variables: [{{name: word, value: here}}]\n"))?;
+    let place = lab.place(
+        "tofu",
+        &[(
+            "main.tf",
+            &format!("variable \"word\" {{}}\noutput \"word\" {{\n  value = var.word\n}}\n{PARTS}"),
+        )],
+    )?;
+    write(
+        &place,
+        "pawl.yaml",
+        &format!("{HEAD}  variables: [{{name: word, value: here}}]\n"),
+    )?;
     let text = place.ends(2, &["apply", "-target=terraform_data.a"])?;
     holds(&approval(&text)?, "--target terraform_data.a")?;
     let text = place.approve(&text)?;

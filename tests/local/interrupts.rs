@@ -37,16 +37,26 @@ fn reading(server: &Stalled) -> String {
 /// Checks that a run was cancelled before anything was applied.
 fn is_cancelled(place: &Place, (code, text): &(i32, String)) -> Result<()> {
     let record = place.record()?;
-    ensure!(*code == 3 && record.result == Some(RunResult::Canceled), "{code} {:?}: {text}", record.result);
+    ensure!(
+        *code == 3 && record.result == Some(RunResult::Canceled),
+        "{code} {:?}: {text}",
+        record.result
+    );
     // An interrupted plan writes an empty state.
-    ensure!(record.claim.is_none() && place.resources()?.unwrap_or_default() == 0, "something was applied: {text}");
+    ensure!(
+        record.claim.is_none() && place.resources()?.unwrap_or_default() == 0,
+        "something was applied: {text}"
+    );
     holds(text, "Cancelled: Ctrl-C; nothing was applied")
 }
 
 fn before_plan(lab: &Lab) -> Result<()> {
     for (in_setup, told) in [
         (true, "the fetch of the source is waited for"),
-        (false, "init was asked to stop and is waited for; nothing was changed"),
+        (
+            false,
+            "init was asked to stop and is waited for; nothing was changed",
+        ),
     ] {
         let server = Stalled::start()?;
         let source = server.url("stacks.git");
@@ -113,19 +123,38 @@ fn closed_in_apply(lab: &Lab) -> Result<()> {
 /// Checks that the tool ended by itself: its state has the created objects, and the lock is free.
 fn interrupted(place: &Place, code: i32, text: &str) -> Result<()> {
     let record = place.record()?;
-    ensure!(code == 1 && record.result == Some(RunResult::Failed), "{code} {:?}: {text}", record.result);
+    ensure!(
+        code == 1 && record.result == Some(RunResult::Failed),
+        "{code} {:?}: {text}",
+        record.result
+    );
     let failure = place.failure()?;
-    ensure!(!text.contains("Cancelled:"), "what was applied in part is called cancelled: {text}");
-    ensure!(failure.reason == reason::APPLY_INTERRUPTED && failure.changes == crds::Changed::Some, "{failure:?}: {text}");
+    ensure!(
+        !text.contains("Cancelled:"),
+        "what was applied in part is called cancelled: {text}"
+    );
+    ensure!(
+        failure.reason == reason::APPLY_INTERRUPTED && failure.changes == crds::Changed::Some,
+        "{failure:?}: {text}"
+    );
     let resources = place.resources()?.unwrap_or_default();
-    ensure!((1..3).contains(&resources), "the state has {resources} resources: {text}");
-    ensure!(!place.stack().join(".terraform.tfstate.lock.info").exists(), "the state is still locked: {text}");
+    ensure!(
+        (1..3).contains(&resources),
+        "the state has {resources} resources: {text}"
+    );
+    ensure!(
+        !place.stack().join(".terraform.tfstate.lock.info").exists(),
+        "the state is still locked: {text}"
+    );
     Ok(())
 }
 
 /// Fails if the tool got a second signal, which it reports, and at which it drops its state.
 fn one_signal(text: &str) -> Result<()> {
     let told = text.matches("Interrupt received").count();
-    ensure!(told == 1 && !text.contains("Two interrupts"), "the tool was told {told} times: {text}");
+    ensure!(
+        told == 1 && !text.contains("Two interrupts"),
+        "the tool was told {told} times: {text}"
+    );
     Ok(())
 }

@@ -55,9 +55,14 @@ fn main() -> Result<ExitCode> {
     ];
     let trials = all.into_iter().flatten().map(|test: Test| {
         let lab = lab.clone();
-        Trial::test(test.name, move || (test.body)(&lab).map_err(|error| format!("{error:#}").into()))
+        Trial::test(test.name, move || {
+            (test.body)(&lab).map_err(|error| format!("{error:#}").into())
+        })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
+    println!(
+        "{} passed, {} failed",
+        conclusion.num_passed, conclusion.num_failed
+    );
     Ok(conclusion.exit_code())
 }

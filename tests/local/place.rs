@@ -31,7 +31,10 @@ pub(crate) trait End {
 impl End for (i32, String) {
     fn with(self, code: i32) -> Result<String> {
         let (ended, text) = self;
-        ensure!(ended == code, "it ended with {ended} in place of {code}: {text}");
+        ensure!(
+            ended == code,
+            "it ended with {ended} in place of {code}: {text}"
+        );
         Ok(text)
     }
 }
@@ -42,8 +45,14 @@ pub(crate) struct Test {
 }
 
 impl Test {
-    pub(crate) fn new(name: impl Into<String>, body: impl FnOnce(&Lab) -> Result<()> + Send + 'static) -> Self {
-        Self { name: name.into(), body: Box::new(body) }
+    pub(crate) fn new(
+        name: impl Into<String>,
+        body: impl FnOnce(&Lab) -> Result<()> + Send + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            body: Box::new(body),
+        }
     }
 }
 
@@ -59,24 +68,49 @@ pub(crate) struct Lab {
 impl Lab {
     /// The tools, or the reason why they are missing. With `CI=true` nothing is skipped: missing tools are built.
     pub(crate) fn open() -> Result<Result<Self, &'static str>> {
-        let (needed, all) = (["tofu", "terraform-provider-time"], ["tofu", "terraform-provider-time", "terraform"]);
+        let (needed, all) = (
+            ["tofu", "terraform-provider-time"],
+            ["tofu", "terraform-provider-time", "terraform"],
+        );
         let tools = Toolset::of_suite(&all)?;
         let terraform = tools.is_some();
-        let Some(tools) = tools.map_or_else(|| Toolset::cached(&needed), |tools| Ok(Some(tools)))? else {
-            return Ok(Err("OpenTofu is not built yet; `cargo run --release --bin cluster -- tools` builds it"));
+        let Some(tools) =
+            tools.map_or_else(|| Toolset::cached(&needed), |tools| Ok(Some(tools)))?
+        else {
+            return Ok(Err(
+                "OpenTofu is not built yet; `cargo run --release --bin cluster -- tools` builds it",
+            ));
         };
         let terragrunt = Toolset::of_suite(TERRAGRUNT)?;
         // Next to the directory of test programs.
-        let agent = env::current_exe()?.ancestors().nth(2).context("no target directory")?.join("runner-agent");
-        ensure!(agent.is_file(), "{} is not there; run `cargo build --release --workspace`", agent.display());
+        let agent = env::current_exe()?
+            .ancestors()
+            .nth(2)
+            .context("no target directory")?
+            .join("runner-agent");
+        ensure!(
+            agent.is_file(),
+            "{} is not there; run `cargo build --release --workspace`",
+            agent.display()
+        );
         let shared = tempfile::tempdir()?;
         compare::lab::mirror(Some(&tools), shared.path(), &shared.path().join("tofurc"))?;
-        Ok(Ok(Self { tools, terragrunt, agent, shared, terraform }))
+        Ok(Ok(Self {
+            tools,
+            terragrunt,
+            agent,
+            shared,
+            terraform,
+        }))
     }
 
     /// The available tools.
     pub(crate) fn tools(&self) -> Vec<&'static str> {
-        if self.terraform { vec!["tofu", "terraform"] } else { vec!["tofu"] }
+        if self.terraform {
+            vec!["tofu", "terraform"]
+        } else {
+            vec!["tofu"]
+        }
     }
 
     /// A machine with a tool in its PATH, and a folder with files.
@@ -89,13 +123,20 @@ impl Lab {
         symlink(&self.agent, dir.path().join("bin/runner-agent"))?;
         if tool == "terraform" {
             // A tool in PATH does not tell for which tool the code is.
-            cache::write(&dir.path().join("stack/.terraform-version"), self.tools.version(tool)?)?;
+            cache::write(
+                &dir.path().join("stack/.terraform-version"),
+                self.tools.version(tool)?,
+            )?;
         }
         for (name, text) in files {
             cache::write(&dir.path().join("stack").join(name), text)?;
         }
         let (folder, config) = (dir.path().join("stack"), self.shared.path().join("tofurc"));
-        Ok(Place { dir: Arc::new(dir), folder, config })
+        Ok(Place {
+            dir: Arc::new(dir),
+            folder,
+            config,
+        })
     }
 
     pub(crate) fn version(&self, tool: &str) -> Result<String> {
@@ -104,7 +145,10 @@ impl Lab {
 
     /// Adds another tool to the PATH of a machine.
     pub(crate) fn put_on_path(&self, place: &Place, tool: &str) -> Result<()> {
-        Ok(symlink(self.tools.path(tool)?, place.dir.path().join("bin").join(tool))?)
+        Ok(symlink(
+            self.tools.path(tool)?,
+            place.dir.path().join("bin").join(tool),
+        )?)
     }
 
     /// A machine with a tool, and a stack of the fixtures in its folder.
@@ -113,7 +157,10 @@ impl Lab {
         copy(&fixtures().join(stack), &place.stack())?;
         // Pawl builds Terraform only up to the last version with a permissive licence.
         let main = place.stack().join("main.tf");
-        let text = fs::read_to_string(&main)?.replace("required_version = \">= 1.6\"", "required_version = \">= 1.5\"");
+        let text = fs::read_to_string(&main)?.replace(
+            "required_version = \">= 1.6\"",
+            "required_version = \">= 1.5\"",
+        );
         fs::write(&main, text)?;
         Ok(place)
     }
@@ -125,9 +172,18 @@ impl Lab {
     /// A machine with Terragrunt and OpenTofu, and units of the fixtures in its folder.
     pub(crate) fn units(&self, name: &str) -> Result<Place> {
         let place = self.place("tofu", &[])?;
-        let terragrunt = self.terragrunt.as_ref().context("Terragrunt is not built")?;
-        symlink(terragrunt.path("terragrunt")?, place.dir.path().join("bin/terragrunt"))?;
-        copy(&fixtures().with_file_name("terragrunt").join(name), &place.stack())?;
+        let terragrunt = self
+            .terragrunt
+            .as_ref()
+            .context("Terragrunt is not built")?;
+        symlink(
+            terragrunt.path("terragrunt")?,
+            place.dir.path().join("bin/terragrunt"),
+        )?;
+        copy(
+            &fixtures().with_file_name("terragrunt").join(name),
+            &place.stack(),
+        )?;
         Ok(place)
     }
 
@@ -161,7 +217,11 @@ impl Place {
 
     /// The same machine, with a folder below the stack's as its stack.
     pub(crate) fn unit(&self, name: &str) -> Self {
-        Self { dir: self.dir.clone(), folder: self.folder.join(name), config: self.config.clone() }
+        Self {
+            dir: self.dir.clone(),
+            folder: self.folder.join(name),
+            config: self.config.clone(),
+        }
     }
 
     pub(crate) fn home(&self) -> PathBuf {
@@ -176,7 +236,10 @@ impl Place {
             .current_dir(self.stack())
             .env_clear()
             .env("HOME", self.home())
-            .env("PATH", format!("{}:/usr/bin:/bin", self.dir.path().join("bin").display()))
+            .env(
+                "PATH",
+                format!("{}:/usr/bin:/bin", self.dir.path().join("bin").display()),
+            )
             .env("TF_CLI_CONFIG_FILE", &self.config)
             .env("CHECKPOINT_DISABLE", "1")
             .env("USER", "alice")
@@ -189,7 +252,12 @@ impl Place {
 
     /// `runner-agent local` in the stack's folder.
     pub(crate) fn agent(&self, arguments: &[&str]) -> Command {
-        let agent = self.dir.path().join("bin/runner-agent").display().to_string();
+        let agent = self
+            .dir
+            .path()
+            .join("bin/runner-agent")
+            .display()
+            .to_string();
         self.program(&agent, &[&["local"], arguments].concat())
     }
 
@@ -216,7 +284,11 @@ impl Place {
             _ => 0,
         })?;
         let record = self.record()?;
-        ensure!(record.result == Some(result), "{:?} in place of {result}: {text}", record.result);
+        ensure!(
+            record.result == Some(result),
+            "{:?} in place of {result}: {text}",
+            record.result
+        );
         Ok(text)
     }
 
@@ -233,7 +305,10 @@ impl Place {
     /// Like [`Self::came_to`], for a program that left a waiting plan.
     pub(crate) fn waits(&self, ended: (i32, String)) -> Result<String> {
         let text = ended.with(2)?;
-        ensure!(self.record()?.phase == Some(Phase::AwaitingApproval), "it does not wait: {text}");
+        ensure!(
+            self.record()?.phase == Some(Phase::AwaitingApproval),
+            "it does not wait: {text}"
+        );
         Ok(text)
     }
 
@@ -244,7 +319,10 @@ impl Place {
 
     /// Directories of runs, oldest first.
     fn runs(&self) -> Result<Vec<PathBuf>> {
-        let mut dirs: Vec<_> = fs::read_dir(self.stack().join(".pawl/runs"))?.flatten().map(|entry| entry.path()).collect();
+        let mut dirs: Vec<_> = fs::read_dir(self.stack().join(".pawl/runs"))?
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
         dirs.sort();
         Ok(dirs)
     }
@@ -270,12 +348,16 @@ impl Place {
 
     /// The log of the newest run.
     pub(crate) fn log(&self) -> Result<String> {
-        Ok(fs::read_to_string(self.runs()?.pop().context("no run")?.join("log"))?)
+        Ok(fs::read_to_string(
+            self.runs()?.pop().context("no run")?.join("log"),
+        )?)
     }
 
     /// Number of resources in the folder's state; `None` without a state.
     pub(crate) fn resources(&self) -> Result<Option<usize>> {
-        let Ok(text) = fs::read(self.stack().join("terraform.tfstate")) else { return Ok(None) };
+        let Ok(text) = fs::read(self.stack().join("terraform.tfstate")) else {
+            return Ok(None);
+        };
         let state: Value = serde_json::from_slice(&text)?;
         Ok(state["resources"].as_array().map(Vec::len))
     }
@@ -287,13 +369,24 @@ pub(crate) fn ended(command: &mut Command) -> Result<(i32, String)> {
     let child = command.spawn()?;
     drop(guard);
     let output = child.wait_with_output()?;
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    Ok((output.status.code().with_context(|| format!("ended by a signal: {text}"))?, text))
+    let text = [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .concat();
+    Ok((
+        output
+            .status
+            .code()
+            .with_context(|| format!("ended by a signal: {text}"))?,
+        text,
+    ))
 }
 
 /// A runtime for servers of the test's own process.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
+    Ok(tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?)
 }
 
 /// Fails unless `text` contains `part`.
@@ -304,6 +397,10 @@ pub(crate) fn holds(text: &str, part: &str) -> Result<()> {
 
 /// The command that approves the waiting plan.
 pub(crate) fn approval(text: &str) -> Result<String> {
-    let line = text.lines().map(str::trim).find(|line| line.starts_with("runner-agent ") && line.contains(" --approve sha256:"));
-    line.map(str::to_owned).with_context(|| format!("no line that approves in:\n{text}"))
+    let line = text
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("runner-agent ") && line.contains(" --approve sha256:"));
+    line.map(str::to_owned)
+        .with_context(|| format!("no line that approves in:\n{text}"))
 }

@@ -21,7 +21,12 @@ resource "time_static" "it" {}
 "#;
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
-    let test = |tool| Test::new(format!("providers::{tool}_installs_what_is_served"), move |lab| taken(lab, tool));
+    let test = |tool| {
+        Test::new(
+            format!("providers::{tool}_installs_what_is_served"),
+            move |lab| taken(lab, tool),
+        )
+    };
     lab.tools().into_iter().map(test).collect()
 }
 
@@ -33,8 +38,16 @@ struct Stack {
 
 impl Stack {
     fn installed(lab: &Lab, tool: &'static str) -> Result<Self> {
-        let stack = Self { place: lab.place(tool, &[("main.tf", MAIN)])?, tool };
-        ended(&mut stack.place.program(tool, &["init", "-input=false", "-no-color"]))?.with(0)?;
+        let stack = Self {
+            place: lab.place(tool, &[("main.tf", MAIN)])?,
+            tool,
+        };
+        ended(
+            &mut stack
+                .place
+                .program(tool, &["init", "-input=false", "-no-color"]),
+        )?
+        .with(0)?;
         // Replaces the link from a mirror by a copy.
         let link = stack.provider()?;
         if link.is_symlink() {
@@ -47,10 +60,22 @@ impl Stack {
 
     /// The tool's directory of the provider.
     fn provider(&self) -> Result<PathBuf> {
-        let host = if self.tool == "tofu" { "registry.opentofu.org" } else { "registry.terraform.io" };
-        let versions = self.data().join("providers").join(host).join("hashicorp/time");
-        let version = fs::read_dir(&versions)?.next().context("no version is installed")??;
-        Ok(version.path().join(tool_versions::Platform::here().to_string()))
+        let host = if self.tool == "tofu" {
+            "registry.opentofu.org"
+        } else {
+            "registry.terraform.io"
+        };
+        let versions = self
+            .data()
+            .join("providers")
+            .join(host)
+            .join("hashicorp/time");
+        let version = fs::read_dir(&versions)?
+            .next()
+            .context("no version is installed")??;
+        Ok(version
+            .path()
+            .join(tool_versions::Platform::here().to_string()))
     }
 
     fn data(&self) -> PathBuf {
@@ -67,7 +92,15 @@ impl Stack {
         let serving = cache.serve(&self.lock()?, &mirror);
         ensure!(serving.notes.is_empty(), "{:?}", serving.notes);
         let config = self.place.home().join("pawl.tfrc");
-        fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served, &UserConfig::default()))?;
+        fs::write(
+            &config,
+            cli_config(
+                Path::new("/not-there"),
+                &mirror,
+                &serving.served,
+                &UserConfig::default(),
+            ),
+        )?;
         Ok((serving.served.len(), config))
     }
 
@@ -75,9 +108,15 @@ impl Stack {
     fn init(&self, cache: &Cache) -> Result<(usize, i32, String)> {
         fs::remove_dir_all(self.data())?;
         let (served, config) = self.served(cache)?;
-        let mut init = self.place.program(self.tool, &["init", "-input=false", "-no-color", "-lockfile=readonly"]);
+        let mut init = self.place.program(
+            self.tool,
+            &["init", "-input=false", "-no-color", "-lockfile=readonly"],
+        );
         // Without a served provider, no other source is reachable.
-        let (code, said) = ended(init.env("TF_CLI_CONFIG_FILE", config).env("HTTPS_PROXY", "http://127.0.0.1:9"))?;
+        let (code, said) = ended(
+            init.env("TF_CLI_CONFIG_FILE", config)
+                .env("HTTPS_PROXY", "http://127.0.0.1:9"),
+        )?;
         Ok((served, code, said))
     }
 }
@@ -91,11 +130,22 @@ fn taken(lab: &Lab, tool: &'static str) -> Result<()> {
     let locked = fs::read(stack.place.stack().join(LOCK_FILE))?;
     let (served, code, said) = stack.init(&cache)?;
     ensure!((served, code) == (1, 0), "{served} served: {said}");
-    ensure!(fs::read(stack.place.stack().join(LOCK_FILE))? == locked, "the lock file is another");
+    ensure!(
+        fs::read(stack.place.stack().join(LOCK_FILE))? == locked,
+        "the lock file is another"
+    );
     let from = stack.provider()?.canonicalize()?;
-    ensure!(from.starts_with(dir.path().canonicalize()?), "installed from {}", from.display());
+    ensure!(
+        from.starts_with(dir.path().canonicalize()?),
+        "installed from {}",
+        from.display()
+    );
     // The installed provider runs.
-    let said = ended(&mut stack.place.program(tool, &["apply", "-auto-approve", "-input=false", "-no-color"]))?.with(0)?;
+    let said = ended(&mut stack.place.program(
+        tool,
+        &["apply", "-auto-approve", "-input=false", "-no-color"],
+    ))?
+    .with(0)?;
     holds(&said, "1 added")?;
     // A stack whose lock file lists another package, or no lock file, gets nothing from it.
     let file = stack.place.stack().join(LOCK_FILE);
@@ -104,12 +154,20 @@ fn taken(lab: &Lab, tool: &'static str) -> Result<()> {
     let other = format!("{}h1:{}={}", &text[..at], "A".repeat(43), &text[at + 47..]);
     fs::write(&file, &other)?;
     let (served, code, _) = stack.init(&cache)?;
-    ensure!((served, code) == (0, 1), "{served} served, and init ended with {code}");
+    ensure!(
+        (served, code) == (0, 1),
+        "{served} served, and init ended with {code}"
+    );
     // The tool itself refuses an unlisted package, even if it is served.
     fs::write(&file, &text)?;
     let (_, config) = stack.served(&cache)?;
     fs::write(&file, &other)?;
-    let mut init = stack.place.program(tool, &["init", "-input=false", "-no-color"]);
+    let mut init = stack
+        .place
+        .program(tool, &["init", "-input=false", "-no-color"]);
     let said = ended(init.env("TF_CLI_CONFIG_FILE", config))?.with(1)?;
-    holds(&said.split_whitespace().collect::<Vec<_>>().join(" "), "doesn't match any of the checksums")
+    holds(
+        &said.split_whitespace().collect::<Vec<_>>().join(" "),
+        "doesn't match any of the checksums",
+    )
 }

@@ -19,23 +19,44 @@ pub(crate) fn tests() -> Vec<Test> {
 fn planned_and_applied(lab: &Lab) -> Result<()> {
     let (place, files, runtime) = (lab.place("tofu", &[])?, tempfile::tempdir()?, runtime()?);
     let loopback = "127.0.0.1:0".parse()?;
-    let (git, state) =
-        runtime.block_on(async { tokio::try_join!(GitServer::start(loopback, files.path()), StateServer::start(loopback)) })?;
+    let (git, state) = runtime.block_on(async {
+        tokio::try_join!(
+            GitServer::start(loopback, files.path()),
+            StateServer::start(loopback)
+        )
+    })?;
     let repo = git.create("stacks")?;
     let address = state.url("network");
     let code = format!(
         "terraform {{\n  backend \"http\" {{\n    address        = \"{address}\"\n    lock_address   = \"{address}\"\n    \
          unlock_address = \"{address}\"\n  }}\n}}\nresource \"terraform_data\" \"a\" {{}}\n"
     );
-    let sha = repo.commit("next", &[("network/main.tf", &code), ("other/main.tf", "broken {")])?;
+    let sha = repo.commit(
+        "next",
+        &[("network/main.tf", &code), ("other/main.tf", "broken {")],
+    )?;
     let url = format!("{}//network?ref=next", git.url("stacks"));
 
     let text = place.waits(place.run(&["apply", &url])?)?;
-    ensure!(place.record()?.plan.and_then(|plan| plan.revision).as_deref() == Some(&sha), "another commit was planned");
-    ensure!(state.current("network").is_none(), "a plan changed something");
+    ensure!(
+        place
+            .record()?
+            .plan
+            .and_then(|plan| plan.revision)
+            .as_deref()
+            == Some(&sha),
+        "another commit was planned"
+    );
+    ensure!(
+        state.current("network").is_none(),
+        "a plan changed something"
+    );
 
     // The branch moves on; the planned commit is applied.
-    repo.commit("next", &[("network/main.tf", &code.replace("\"a\"", "\"b\""))])?;
+    repo.commit(
+        "next",
+        &[("network/main.tf", &code.replace("\"a\"", "\"b\""))],
+    )?;
     let asked = git.requests("stacks");
     place.approve(&text)?;
     ensure!(git.requests("stacks") == asked, "fetched again");
@@ -50,31 +71,78 @@ fn refused(lab: &Lab) -> Result<()> {
     let (place, files, runtime) = (lab.place("tofu", &[])?, tempfile::tempdir()?, runtime()?);
     let git = runtime.block_on(GitServer::start("127.0.0.1:0".parse()?, files.path()))?;
     for name in ["stacks", "broken"] {
-        git.create(name)?.commit("main", &[("main.tf", "resource \"terraform_data\" \"a\" {}\n")])?;
+        git.create(name)?.commit(
+            "main",
+            &[("main.tf", "resource \"terraform_data\" \"a\" {}\n")],
+        )?;
     }
     git.fail("broken", Failure::Status(500));
     let refused = |place_of_it: &str, said: &str| -> Result<()> {
         let text = place.ends(1, &["apply", place_of_it])?;
         holds(&text, said)?;
-        ensure!(!text.contains("spec.") && !text.contains("the pod"), "words of a cluster: {text}");
+        ensure!(
+            !text.contains("spec.") && !text.contains("the pod"),
+            "words of a cluster: {text}"
+        );
         Ok(())
     };
     let (url, commit) = (git.url("stacks"), "0123456789".repeat(4));
-    refused(&url.replace("http://", "ssh://"), "not an http or https URL")?;
+    refused(
+        &url.replace("http://", "ssh://"),
+        "not an http or https URL",
+    )?;
     for (place_of_it, said, class, why) in [
-        (format!("{url}?ref=main"), "the code names no backend that keeps its state", Configuration, reason::NO_DURABLE_STATE),
-        (format!("{url}?ref=no/where"), "no/where", Configuration, reason::REVISION_NOT_FOUND),
+        (
+            format!("{url}?ref=main"),
+            "the code names no backend that keeps its state",
+            Configuration,
+            reason::NO_DURABLE_STATE,
+        ),
+        (
+            format!("{url}?ref=no/where"),
+            "no/where",
+            Configuration,
+            reason::REVISION_NOT_FOUND,
+        ),
         // Not the head of any branch, so all of them are fetched.
-        (format!("{url}?ref={commit}"), commit.as_str(), Configuration, reason::REVISION_NOT_FOUND),
-        (format!("{url}//network/here?ref=main"), "network/here", Configuration, reason::PATH_NOT_FOUND),
-        (format!("{}x?ref=main", url.trim_end_matches(".git")), "stacksx", Configuration, reason::REPOSITORY_NOT_FOUND),
-        (format!("{}?ref=main", git.url("broken")), "error: 500", Transient, reason::SOURCE_UNREACHABLE),
+        (
+            format!("{url}?ref={commit}"),
+            commit.as_str(),
+            Configuration,
+            reason::REVISION_NOT_FOUND,
+        ),
+        (
+            format!("{url}//network/here?ref=main"),
+            "network/here",
+            Configuration,
+            reason::PATH_NOT_FOUND,
+        ),
+        (
+            format!("{}x?ref=main", url.trim_end_matches(".git")),
+            "stacksx",
+            Configuration,
+            reason::REPOSITORY_NOT_FOUND,
+        ),
+        (
+            format!("{}?ref=main", git.url("broken")),
+            "error: 500",
+            Transient,
+            reason::SOURCE_UNREACHABLE,
+        ),
         // Nothing listens on the discard port.
-        ("http://127.0.0.1:9/r.git?ref=main".to_owned(), "cannot be reached", Transient, reason::SOURCE_UNREACHABLE),
+        (
+            "http://127.0.0.1:9/r.git?ref=main".to_owned(),
+            "cannot be reached",
+            Transient,
+            reason::SOURCE_UNREACHABLE,
+        ),
     ] {
         refused(&place_of_it, said)?;
         let failure = place.failure()?;
-        ensure!((failure.class, failure.reason.as_str()) == (class, why), "{place_of_it}: {failure:?}");
+        ensure!(
+            (failure.class, failure.reason.as_str()) == (class, why),
+            "{place_of_it}: {failure:?}"
+        );
     }
     Ok(())
 }

@@ -11,8 +11,14 @@ use crate::{
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("resumed::other_applies_make_a_waiting_plan_stale", overtaken),
-        Test::new("resumed::plan_waits_after_any_end_at_the_question", at_the_question),
+        Test::new(
+            "resumed::other_applies_make_a_waiting_plan_stale",
+            overtaken,
+        ),
+        Test::new(
+            "resumed::plan_waits_after_any_end_at_the_question",
+            at_the_question,
+        ),
     ]
 }
 
@@ -23,7 +29,10 @@ fn overtaken(lab: &Lab) -> Result<()> {
     let text = place.paste(&line)?.with(1)?;
     ensure!(place.resources()? == Some(2), "{text}");
     holds(&text, "no longer waits: the apply of ")?;
-    ensure!(place.records()?.swap_remove(0).result == Some(RunResult::Superseded), "it still waits: {text}");
+    ensure!(
+        place.records()?.swap_remove(0).result == Some(RunResult::Superseded),
+        "it still waits: {text}"
+    );
     // A new plan waits for its own answer.
     let text = place.ends(2, &["destroy"])?;
     place.came_to(RunResult::Destroyed, place.paste(&approval(&text)?)?)?;
@@ -32,7 +41,10 @@ fn overtaken(lab: &Lab) -> Result<()> {
     ended(&mut place.program("tofu", &["apply", "-auto-approve", "-no-color"]))?.with(0)?;
     let text = place.came_to(RunResult::Failed, place.paste(&line)?)?;
     let failure = place.failure()?;
-    ensure!(failure.reason == reason::STALE_PLAN && failure.changes == Changed::None, "{failure:?}: {text}");
+    ensure!(
+        failure.reason == reason::STALE_PLAN && failure.changes == Changed::None,
+        "{failure:?}: {text}"
+    );
     Ok(())
 }
 
@@ -41,8 +53,18 @@ fn at_the_question(lab: &Lab) -> Result<()> {
     let acts: [(&str, Act, i32, bool); 4] = [
         ("Ctrl-C", |terminal| terminal.press(CTRL_C), 2, true),
         ("end of file", |terminal| terminal.press("\x04"), 2, true),
-        ("closed terminal", |terminal| terminal.signal(Signal::SIGHUP), 2, false),
-        ("kill", |terminal| terminal.signal(Signal::SIGKILL), 128 + Signal::SIGKILL as i32, false),
+        (
+            "closed terminal",
+            |terminal| terminal.signal(Signal::SIGHUP),
+            2,
+            false,
+        ),
+        (
+            "kill",
+            |terminal| terminal.signal(Signal::SIGKILL),
+            128 + Signal::SIGKILL as i32,
+            false,
+        ),
     ];
     for (act, end, code, prints) in acts {
         let place = lab.fixture("tofu", "hello")?;
@@ -50,13 +72,26 @@ fn at_the_question(lab: &Lab) -> Result<()> {
         terminal.until("[y/N]")?;
         end(&mut terminal)?;
         let text = terminal.end()?.with(code)?;
-        ensure!(place.record()?.phase == Some(Phase::AwaitingApproval), "{act}: it does not wait: {text}");
+        ensure!(
+            place.record()?.phase == Some(Phase::AwaitingApproval),
+            "{act}: it does not wait: {text}"
+        );
         ensure!(place.resources()?.is_none(), "{act}: {text}");
-        let line = if prints { approval(&text)? } else { place.record()?.next_step.unwrap_or_default() };
+        let line = if prints {
+            approval(&text)?
+        } else {
+            place.record()?.next_step.unwrap_or_default()
+        };
         let text = place.came_to(RunResult::Applied, place.paste(&line)?)?;
-        ensure!(place.records()?.len() == 1 && place.resources()? == Some(2), "{act}: not the plan that waited: {text}");
+        ensure!(
+            place.records()?.len() == 1 && place.resources()? == Some(2),
+            "{act}: not the plan that waited: {text}"
+        );
         let history = place.record()?.history.join("\n");
-        ensure!(history.matches("  Plan  ").count() == 1, "{act}: planned again:\n{history}");
+        ensure!(
+            history.matches("  Plan  ").count() == 1,
+            "{act}: planned again:\n{history}"
+        );
     }
     Ok(())
 }

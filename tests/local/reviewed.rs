@@ -43,9 +43,15 @@ fn waits(place: &Place, main: &str, summary: &str, changes: &[&str]) -> Result<(
     let text = place.ends(2, &["apply"])?;
     holds(&text, summary)?;
     let record = place.record()?;
-    ensure!(!serde_json::to_string(&record)?.contains("-shown"), "the value of a sensitive output: {record:?}");
+    ensure!(
+        !serde_json::to_string(&record)?.contains("-shown"),
+        "the value of a sensitive output: {record:?}"
+    );
     let plan = record.plan.context("no plan")?;
-    ensure!(plan.summary == summary && plan.changes == changes, "{plan:?}");
+    ensure!(
+        plan.summary == summary && plan.changes == changes,
+        "{plan:?}"
+    );
     place.approve(&text)?;
     place.comes_to(RunResult::NoChanges, &["apply"]).map(drop)
 }
@@ -53,9 +59,16 @@ fn waits(place: &Place, main: &str, summary: &str, changes: &[&str]) -> Result<(
 fn outputs(lab: &Lab) -> Result<()> {
     for tool in lab.tools() {
         let place = applied(lab, tool, BEFORE)?;
-        let after = BEFORE.replace("before", "after").replace("never-to-be-shown", "nor-is-this-shown");
+        let after = BEFORE
+            .replace("before", "after")
+            .replace("never-to-be-shown", "nor-is-this-shown");
         let after = format!("{after}\noutput \"fresh\" {{\n  value = 1\n}}\n");
-        waits(&place, &after, "+0 ~0 -0, 3 outputs", &["+ output.fresh", "~ output.said", "~ output.secret"])?;
+        waits(
+            &place,
+            &after,
+            "+0 ~0 -0, 3 outputs",
+            &["+ output.fresh", "~ output.said", "~ output.secret"],
+        )?;
     }
     Ok(())
 }
@@ -65,7 +78,12 @@ fn moved(lab: &Lab) -> Result<()> {
         let place = applied(lab, tool, BEFORE)?;
         let moved = "\nmoved {\n  from = terraform_data.a\n  to   = terraform_data.b\n}\n";
         let after = format!("{}{moved}", BEFORE.replace("\"a\"", "\"b\""));
-        waits(&place, &after, "+0 ~0 -0, 1 moved", &["> terraform_data.b (moved from terraform_data.a)"])?;
+        waits(
+            &place,
+            &after,
+            "+0 ~0 -0, 1 moved",
+            &["> terraform_data.b (moved from terraform_data.a)"],
+        )?;
     }
     Ok(())
 }
@@ -78,16 +96,23 @@ fn drifted(lab: &Lab) -> Result<()> {
         // The provider treats an expired rotation as deleted.
         let file = place.stack().join("terraform.tfstate");
         let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&file)?)?;
-        state["resources"][0]["instances"][0]["attributes"]["rotation_rfc3339"] = "2021-01-01T00:00:00Z".into();
+        state["resources"][0]["instances"][0]["attributes"]["rotation_rfc3339"] =
+            "2021-01-01T00:00:00Z".into();
         fs::write(&file, state.to_string())?;
         let before = fs::read(&file)?;
         let text = place.ends(2, &["plan", "-refresh-only"])?;
         ensure!(fs::read(&file)? == before, "{text}");
-        holds(&text, "Objects differ from the state: +0 ~0 -0, 1 drifted; neither they nor the state were changed.")?;
+        holds(
+            &text,
+            "Objects differ from the state: +0 ~0 -0, 1 drifted; neither they nor the state were changed.",
+        )?;
         let (code, text) = place.run(&["apply", "-refresh-only"])?;
         ensure!(code == 64 || code == 1, "{code}: {text}");
         holds(&text, "--refresh-only goes with plan")?;
-        let changes = ["+ time_rotating.key", "! time_rotating.key (deleted outside of the code)"];
+        let changes = [
+            "+ time_rotating.key",
+            "! time_rotating.key (deleted outside of the code)",
+        ];
         waits(&place, main, "+1 ~0 -0, 1 drifted", &changes)?;
     }
     Ok(())

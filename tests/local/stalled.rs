@@ -33,7 +33,10 @@ struct Shared {
 impl Stalled {
     pub(crate) fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let this = Self { address: listener.local_addr()?.to_string(), shared: Arc::default() };
+        let this = Self {
+            address: listener.local_addr()?.to_string(),
+            shared: Arc::default(),
+        };
         let shared = this.shared.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -66,6 +69,9 @@ fn answer(mut stream: TcpStream, shared: &Shared) {
     while shared.released.load(Ordering::SeqCst) == 0 {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", STATE.len());
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        STATE.len()
+    );
     let _ = stream.write_all(format!("{head}{STATE}").as_bytes());
 }

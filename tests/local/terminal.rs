@@ -46,18 +46,34 @@ impl Terminal {
     /// own.
     pub(crate) fn start(program: &Command) -> Result<Self> {
         let guard = spawning();
-        let size = Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = Winsize {
+            ws_row: 40,
+            ws_col: 120,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
         let pty = openpty(Some(&size), None).context("no pseudo-terminal")?;
         for end in [pty.master.as_fd(), pty.slave.as_fd()] {
             fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         }
         let mut command = Command::new("/usr/bin/setsid");
-        command.arg("--ctty").arg(program.get_program()).args(program.get_args()).env_clear();
-        command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+            .arg("--ctty")
+            .arg(program.get_program())
+            .args(program.get_args())
+            .env_clear();
+        command.envs(
+            program
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
         if let Some(dir) = program.get_current_dir() {
             command.current_dir(dir);
         }
-        command.stdin(pty.slave.try_clone()?).stdout(pty.slave.try_clone()?).stderr(pty.slave);
+        command
+            .stdin(pty.slave.try_clone()?)
+            .stdout(pty.slave.try_clone()?)
+            .stderr(pty.slave);
         let child = command.spawn().context("cannot start setsid")?;
         // The command holds ends of the terminal until it is dropped.
         drop(command);
@@ -70,15 +86,25 @@ impl Terminal {
             // Reading fails once the last program at the terminal has ended.
             while let Ok(count @ 1..) = master.read(&mut buffer) {
                 let text = String::from_utf8_lossy(&buffer[..count]);
-                kept.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+                kept.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push_str(&text);
             }
         });
-        Ok(Self { child, keys: Some(keys), seen, reader: Some(reader) })
+        Ok(Self {
+            child,
+            keys: Some(keys),
+            seen,
+            reader: Some(reader),
+        })
     }
 
     /// The output so far.
     pub(crate) fn text(&self) -> String {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     pub(crate) fn until(&self, what: &str) -> Result<()> {
@@ -87,13 +113,21 @@ impl Terminal {
 
     /// Waits until `is` holds for the output.
     pub(crate) fn until_is(&self, what: &str, is: impl Fn(&str) -> bool) -> Result<()> {
-        let look = || Ok(if is(&self.text()) { Ok(()) } else { Err(self.text()) });
+        let look = || {
+            Ok(if is(&self.text()) {
+                Ok(())
+            } else {
+                Err(self.text())
+            })
+        };
         wait::until_blocking(format!("`{what}` is printed"), PATIENCE, look)
     }
 
     pub(crate) fn press(&mut self, keys: &str) -> Result<()> {
         let terminal = self.keys.as_mut().context("the terminal is closed")?;
-        terminal.write_all(keys.as_bytes()).context("nobody is at the terminal")
+        terminal
+            .write_all(keys.as_bytes())
+            .context("nobody is at the terminal")
     }
 
     pub(crate) fn answer(&mut self, answer: &str) -> Result<()> {
@@ -103,7 +137,10 @@ impl Terminal {
 
     /// Sends a signal to the program alone.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), signal)?)
+        Ok(kill(
+            Pid::from_raw(i32::try_from(self.child.id())?),
+            signal,
+        )?)
     }
 
     /// Waits for the end; returns exit code (or 128 plus the signal) and output.
@@ -116,7 +153,12 @@ impl Terminal {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        Ok((status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()), self.text()))
+        Ok((
+            status
+                .code()
+                .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()),
+            self.text(),
+        ))
     }
 
     fn wait(&mut self) -> Result<ExitStatus> {

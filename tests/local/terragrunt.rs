@@ -23,7 +23,10 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     }
     vec![
         Test::new("terragrunt::units_read_outputs_of_others", units),
-        Test::new("terragrunt::unit_is_initialised_for_its_outputs", initialised),
+        Test::new(
+            "terragrunt::unit_is_initialised_for_its_outputs",
+            initialised,
+        ),
         Test::new("terragrunt::excluded_unit_has_nothing_to_apply", excluded),
         Test::new("terragrunt::ignored_error_leaves_nothing_to_apply", ignored),
         Test::new("terragrunt::flaky_command_is_retried", retried),
@@ -38,24 +41,41 @@ fn units(lab: &Lab) -> Result<()> {
     let place = lab.units("units")?;
     let (network, service) = (place.unit("network"), place.unit("service"));
     // Compares with bare Terragrunt at each step, which stores its data elsewhere.
-    let bare = ["run", "--non-interactive", "--", "plan", "-detailed-exitcode"];
-    holds(&service.comes_to(Planned, &["plan"])?, "a mock {this stands")?;
+    let bare = [
+        "run",
+        "--non-interactive",
+        "--",
+        "plan",
+        "-detailed-exitcode",
+    ];
+    holds(
+        &service.comes_to(Planned, &["plan"])?,
+        "a mock {this stands",
+    )?;
     for unit in [&network, &service] {
         unit.comes_to(Applied, &["apply", "--auto-approve"])?;
     }
-    let state: Value = serde_json::from_slice(&fs::read(place.stack().join("states/service.tfstate"))?)?;
-    ensure!(state["outputs"]["range"]["value"] == "10.0.0.0/16", "{state}");
+    let state: Value =
+        serde_json::from_slice(&fs::read(place.stack().join("states/service.tfstate"))?)?;
+    ensure!(
+        state["outputs"]["range"]["value"] == "10.0.0.0/16",
+        "{state}"
+    );
     for unit in [&network, &service] {
         unit.comes_to(NoChanges, &["plan"])?;
         ended(&mut unit.program("terragrunt", &bare))?.with(0)?;
     }
     // With the files that it left in its own copies.
     service.comes_to(Destroyed, &["destroy", "--auto-approve"])?;
-    ended(&mut service.program("terragrunt", &bare))?.with(2).map(drop)
+    ended(&mut service.program("terragrunt", &bare))?
+        .with(2)
+        .map(drop)
 }
 
 fn excluded(lab: &Lab) -> Result<()> {
-    let text = lab.units("excluded")?.comes_to(NoChanges, &["apply", "--auto-approve"])?;
+    let text = lab
+        .units("excluded")?
+        .comes_to(NoChanges, &["apply", "--auto-approve"])?;
     holds(&text, "Terragrunt ran nothing in this unit")
 }
 
@@ -63,8 +83,14 @@ fn ignored(lab: &Lab) -> Result<()> {
     let place = lab.units("ignored")?;
     let text = place.comes_to(NoChanges, &["apply", "--auto-approve"])?;
     holds(&text, "Ignoring error, reason: it is known")?;
-    holds(&place.log()?, "it was told to ignore the error above; there is nothing to apply")?;
-    place.comes_to(Applied, &["apply", "--auto-approve", "--var", "allowed=true"])?;
+    holds(
+        &place.log()?,
+        "it was told to ignore the error above; there is nothing to apply",
+    )?;
+    place.comes_to(
+        Applied,
+        &["apply", "--auto-approve", "--var", "allowed=true"],
+    )?;
     // The same with the folder's settings.
     fs::write(place.stack().join("given.tfvars"), "allowed = true\n")?;
     let settings = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n  variableFiles: [{path: given.tfvars}]\n";
@@ -75,15 +101,25 @@ fn ignored(lab: &Lab) -> Result<()> {
 }
 
 fn retried(lab: &Lab) -> Result<()> {
-    holds(&lab.units("retried")?.comes_to(Applied, &["apply", "--auto-approve"])?, "flaky")
+    holds(
+        &lab.units("retried")?
+            .comes_to(Applied, &["apply", "--auto-approve"])?,
+        "flaky",
+    )
 }
 
 fn words(lab: &Lab) -> Result<()> {
     let place = lab.units("words")?;
     place.comes_to(Failed, &["plan"])?;
     let message = place.failure()?.message;
-    holds(&message, "init failed: downloading source url git::file:///nonexistent/repository.git?ref=v1; ")?;
-    holds(&message, "'/nonexistent/repository.git' does not appear to be a git repository")?;
+    holds(
+        &message,
+        "init failed: downloading source url git::file:///nonexistent/repository.git?ref=v1; ",
+    )?;
+    holds(
+        &message,
+        "'/nonexistent/repository.git' does not appear to be a git repository",
+    )?;
     ensure!(!message.contains("and the repository exists"), "{message}");
     Ok(())
 }
@@ -93,8 +129,15 @@ fn hooks(lab: &Lab) -> Result<()> {
     place.comes_to(Applied, &["apply", "--auto-approve"])?;
     let ran = fs::read_to_string(place.stack().join("hooks.txt"))?;
     // Terragrunt decides whether `init` runs again.
-    let ran: Vec<&str> = ran.lines().skip_while(|line| line.ends_with(" init")).filter(|line| !line.ends_with(" init")).collect();
-    ensure!(ran == ["before plan", "after plan", "before apply", "after apply"], "{ran:?}");
+    let ran: Vec<&str> = ran
+        .lines()
+        .skip_while(|line| line.ends_with(" init"))
+        .filter(|line| !line.ends_with(" init"))
+        .collect();
+    ensure!(
+        ran == ["before plan", "after plan", "before apply", "after apply"],
+        "{ran:?}"
+    );
     Ok(())
 }
 
@@ -106,14 +149,29 @@ fn initialised(lab: &Lab) -> Result<()> {
     for left in [".terragrunt-cache", ".terraform"] {
         fs::remove_dir_all(network.stack().join(left))?;
     }
-    holds(&place.unit("service").comes_to(Applied, &["apply", "--auto-approve"])?, "10.0.0.0/16")
+    holds(
+        &place
+            .unit("service")
+            .comes_to(Applied, &["apply", "--auto-approve"])?,
+        "10.0.0.0/16",
+    )
 }
 
 /// The state, in the copy that Terragrunt made.
 fn state(place: &Place) -> Result<Value> {
-    let below = |dir: &std::path::Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let copies = below(&place.stack().join(".terragrunt-cache")).flat_map(|dir| below(&dir).collect::<Vec<_>>());
-    let file = copies.map(|copy| copy.join("terraform.tfstate")).find(|file| file.is_file()).context("no state")?;
+    let below = |dir: &std::path::Path| {
+        fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+    };
+    let copies = below(&place.stack().join(".terragrunt-cache"))
+        .flat_map(|dir| below(&dir).collect::<Vec<_>>());
+    let file = copies
+        .map(|copy| copy.join("terraform.tfstate"))
+        .find(|file| file.is_file())
+        .context("no state")?;
     Ok(serde_json::from_slice(&fs::read(file)?)?)
 }
 
@@ -123,11 +181,22 @@ fn interrupted(lab: &Lab) -> Result<()> {
         terminal.press(CTRL_C)?;
     }
     let (code, text) = terminal.end()?;
-    ensure!(text.matches("Interrupt received").count() == 1 && !text.contains("Two interrupts"), "{text}");
+    ensure!(
+        text.matches("Interrupt received").count() == 1 && !text.contains("Two interrupts"),
+        "{text}"
+    );
     let failure = place.failure()?;
-    ensure!(code == 1 && failure.reason == reason::APPLY_INTERRUPTED && failure.changes == Changed::Some, "{failure:?}: {text}");
+    ensure!(
+        code == 1
+            && failure.reason == reason::APPLY_INTERRUPTED
+            && failure.changes == Changed::Some,
+        "{failure:?}: {text}"
+    );
     let left = state(&place)?["resources"].as_array().map_or(0, Vec::len);
-    ensure!((1..3).contains(&left), "the state has {left} resources: {text}");
+    ensure!(
+        (1..3).contains(&left),
+        "the state has {left} resources: {text}"
+    );
     Ok(())
 }
 

@@ -6,42 +6,78 @@ use crds::RunResult;
 use crate::place::{End as _, Lab, Place, Test, ended, holds};
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
-    let mut tests =
-        vec![Test::new("typed::options_of_the_tools", options), Test::new("typed::missing_directory_is_named", nowhere)];
+    let mut tests = vec![
+        Test::new("typed::options_of_the_tools", options),
+        Test::new("typed::missing_directory_is_named", nowhere),
+    ];
     for tool in lab.tools() {
-        tests.push(Test::new(format!("typed::outputs_are_those_of_{tool}"), move |lab| outputs(lab, tool)));
-        tests.push(Test::new(format!("typed::summaries_follow_their_phases_with_{tool}"), move |lab| {
-            ordered(&lab.fixture(tool, "hello")?)
-        }));
+        tests.push(Test::new(
+            format!("typed::outputs_are_those_of_{tool}"),
+            move |lab| outputs(lab, tool),
+        ));
+        tests.push(Test::new(
+            format!("typed::summaries_follow_their_phases_with_{tool}"),
+            move |lab| ordered(&lab.fixture(tool, "hello")?),
+        ));
     }
     tests
 }
 
 fn options(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "outputs")?;
-    let line = ["apply", "-var", "word=typed", "-auto-approve", "-input=false", "-no-color"];
+    let line = [
+        "apply",
+        "-var",
+        "word=typed",
+        "-auto-approve",
+        "-input=false",
+        "-no-color",
+    ];
     let text = place.comes_to(RunResult::Applied, &line)?;
     holds(&text, "\ntext = \"typed\"\n")?;
     holds(&text, "s  by --auto-approve\n")?;
     let text = place.ends(1, &["plan", "-var", "wrod=typed"])?;
-    holds(&text, "the code does not declare variable wrod (did you mean word?)")?;
+    holds(
+        &text,
+        "the code does not declare variable wrod (did you mean word?)",
+    )?;
     let runs = place.records()?.len();
-    for (typed, named) in [("-out=plan", "a plan is stored in DIR/.pawl"), ("-destroy", "runner-agent local destroy")] {
+    for (typed, named) in [
+        ("-out=plan", "a plan is stored in DIR/.pawl"),
+        ("-destroy", "runner-agent local destroy"),
+    ] {
         let (code, text) = place.run(&["plan", typed])?;
-        ensure!(code == 64 && text.lines().count() == 1, "{typed}: {code}: {text}");
+        ensure!(
+            code == 64 && text.lines().count() == 1,
+            "{typed}: {code}: {text}"
+        );
         holds(&text, named)?;
     }
     ensure!(place.records()?.len() == runs, "a run was begun");
-    let text = place.ends(0, &["plan", "-var=word=other", "-target=terraform_data.nothing", "-refresh=false"])?;
+    let text = place.ends(
+        0,
+        &[
+            "plan",
+            "-var=word=other",
+            "-target=terraform_data.nothing",
+            "-refresh=false",
+        ],
+    )?;
     let counts = place.record()?.plan.context("no plan")?.counts;
-    ensure!((counts.add, counts.change, counts.destroy) == (0, 0, 0), "{counts:?}: {text}");
+    ensure!(
+        (counts.add, counts.change, counts.destroy) == (0, 0, 0),
+        "{counts:?}: {text}"
+    );
     Ok(())
 }
 
 fn nowhere(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "hello")?;
     let (code, text) = place.run(&["plan", "no/such"])?;
-    ensure!(code == 1 && text == "error: there is no directory no/such; nothing was changed\n", "{code}: {text}");
+    ensure!(
+        code == 1 && text == "error: there is no directory no/such; nothing was changed\n",
+        "{code}: {text}"
+    );
     let text = place.ends(1, &["apply", "main.tf"])?;
     holds(&text, "--approve")
 }
@@ -66,8 +102,15 @@ fn outputs(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "outputs")?;
     std::fs::write(place.stack().join("values.tf"), VALUES)?;
     let text = place.ends(0, &["--auto-approve"])?;
-    let bare = ended(&mut place.program(tool, &["apply", "-auto-approve", "-no-color", "-input=false"]))?.with(0)?;
-    let wanted = bare.find("\nOutputs:\n").map(|at| bare[at..].trim_end()).with_context(|| format!("no outputs: {bare}"))?;
+    let bare = ended(&mut place.program(
+        tool,
+        &["apply", "-auto-approve", "-no-color", "-input=false"],
+    ))?
+    .with(0)?;
+    let wanted = bare
+        .find("\nOutputs:\n")
+        .map(|at| bare[at..].trim_end())
+        .with_context(|| format!("no outputs: {bare}"))?;
     holds(wanted, "secret = <sensitive>")?;
     holds(&text, wanted)
 }
@@ -88,7 +131,10 @@ fn ordered(place: &Place) -> Result<()> {
         "\nApply  ",
         "\nApplied ",
     ] {
-        rest = rest.split_once(part).with_context(|| format!("`{part}` is not in its place:\n{text}"))?.1;
+        rest = rest
+            .split_once(part)
+            .with_context(|| format!("`{part}` is not in its place:\n{text}"))?
+            .1;
     }
     Ok(())
 }

@@ -21,7 +21,8 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-const MAIN: &str = "resource \"terraform_data\" \"a\" {\n  input = file(\"${path.module}/../words.txt\")\n}\n";
+const MAIN: &str =
+    "resource \"terraform_data\" \"a\" {\n  input = file(\"${path.module}/../words.txt\")\n}\n";
 
 /// Packs a stack as Flux does, and publishes it on the mirror's server. Returns URL and digest.
 pub(crate) fn published(scene: &Scene, name: &str) -> Result<(String, String)> {
@@ -33,35 +34,69 @@ pub(crate) fn published(scene: &Scene, name: &str) -> Result<(String, String)> {
     std::fs::write(stack.path().join("words.txt"), "from an artifact")?;
     std::fs::create_dir_all(&dir)?;
     let file = dir.join(name);
-    let output = Command::new("tar").arg("-czf").arg(&file).arg("-C").arg(stack.path()).args(["net", "words.txt"]).output()?;
+    let output = Command::new("tar")
+        .arg("-czf")
+        .arg(&file)
+        .arg("-C")
+        .arg(stack.path())
+        .args(["net", "words.txt"])
+        .output()?;
     ensure!(output.status.success(), "{}", stderr(&output));
     let digest = format!("sha256:{}", Digest::of(&std::fs::read(&file)?));
-    Ok((format!("{}/{}/{name}", scene.suite.releases.open.base(), below.display()), digest))
+    Ok((
+        format!(
+            "{}/{}/{name}",
+            scene.suite.releases.open.base(),
+            below.display()
+        ),
+        digest,
+    ))
 }
 
 /// The guide's run of an artifact, from a server whose authority is in the Secret.
 async fn artifact(scene: Scene) -> Result<()> {
     let (url, digest) = published(&scene, "net.tar.gz")?;
-    let authority = scene.suite.releases.open.authority().context("the server has no authority")?;
+    let authority = scene
+        .suite
+        .releases
+        .open
+        .authority()
+        .context("the server has no authority")?;
     scene.secret("server", &[("ca.crt", authority)])?;
     let run: Value = serde_saphyr::from_str(&guide::block("artifact.yaml")?)?;
     let artifact = json!({"url": url, "digest": digest, "secretRef": {"name": "server"}});
     let tool = json!({"name": "OpenTofu", "version": "1.10.6"});
-    let more = with(automatic(), json!({"source": {"artifact": artifact}, "tool": tool}));
+    let more = with(
+        automatic(),
+        json!({"source": {"artifact": artifact}, "tool": tool}),
+    );
     scene.create("a", with(run["spec"].clone(), more)).await?;
-    let plan = scene.ends("a", RunResult::Applied).await?.plan.context("no plan")?;
-    ensure!(plan.revision.as_ref() == Some(&digest) && plan.counts.add == 1, "{plan:?}");
+    let plan = scene
+        .ends("a", RunResult::Applied)
+        .await?
+        .plan
+        .context("no plan")?;
+    ensure!(
+        plan.revision.as_ref() == Some(&digest) && plan.counts.add == 1,
+        "{plan:?}"
+    );
     Ok(())
 }
 
 /// Runs the guide's blocks in the test's namespace.
 async fn objects(scene: Scene) -> Result<()> {
     let reader = Reader::new(&scene)?;
-    std::fs::write(reader.dir.path().join("zones.yaml"), reader.here("zones.yaml")?)?;
+    std::fs::write(
+        reader.dir.path().join("zones.yaml"),
+        reader.here("zones.yaml")?,
+    )?;
     reader.paste(&reader.here("stack in a ConfigMap")?)?;
     let status = scene.ends("zones", RunResult::Planned).await?;
     holds(&status.history.join("\n"), "ConfigMap zones, 1 file")?;
-    std::fs::write(reader.dir.path().join("sealed.yaml"), reader.here("sealed.yaml")?)?;
+    std::fs::write(
+        reader.dir.path().join("sealed.yaml"),
+        reader.here("sealed.yaml")?,
+    )?;
     reader.paste(&reader.here("stack in a Secret")?)?;
     let status = scene.ends("sealed", RunResult::Planned).await?;
     holds(&status.history.join("\n"), "Secret sealed, 2 files")
@@ -87,18 +122,24 @@ async fn identity(scene: Scene) -> Result<()> {
         "vault": {"address": "https://vault.example.com", "audience": "https://vault.example.com/team"},
         "aws": {"roleArn": "arn:aws:iam::111122223333:role/terraform", "region": "eu-central-1"},
     });
-    let spec =
-        json!({"credentials": credentials, "runner": {"serviceAccountName": "default"}, "approval": {"mode": "Automatic"}});
+    let spec = json!({"credentials": credentials, "runner": {"serviceAccountName": "default"}, "approval": {"mode": "Automatic"}});
     scene.real("a", CLAIMS, spec.clone()).await?;
     // A run without its own account has no identity to trust, so the API server refuses it.
     let mut alone = spec;
     alone["runner"] = json!({});
-    let refused = scene.real("b", "", alone).await.err().context("an identity without an account was accepted")?;
+    let refused = scene
+        .real("b", "", alone)
+        .await
+        .err()
+        .context("an identity without an account was accepted")?;
     holds(&format!("{refused:#}"), "need runner.serviceAccountName")?;
     scene.ends("a", RunResult::Applied).await?;
     let log = scene.log("a").await?;
     let subject = format!("system:serviceaccount:{}:default", scene.namespace);
-    holds(&log, &format!("aud=https://vault.example.com/team sub={subject}"))?;
+    holds(
+        &log,
+        &format!("aud=https://vault.example.com/team sub={subject}"),
+    )?;
     holds(&log, "address=https://vault.example.com")?;
     holds(&log, "session=pawl-a")?;
     Ok(())

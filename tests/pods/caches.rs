@@ -32,7 +32,10 @@ use crate::{
 
 /// The operator's settings affect the whole cluster.
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("caches::claim_proxy_and_bucket_serve_tools_and_providers", claim)]
+    vec![Test::new(
+        "caches::claim_proxy_and_bucket_serve_tools_and_providers",
+        claim,
+    )]
 }
 
 const CLAIM: &str = "tools";
@@ -61,9 +64,15 @@ async fn claim(scene: Scene) -> Result<()> {
     // Downloads use a proxy and trust the mirror's certificate; stored data is in a bucket behind TLS.
     let (host, files) = (IpAddr::V4(cluster.host()), tempfile::tempdir()?);
     let authority = Pki::bare(files.path(), "pawl-test-bucket")?;
-    let bucket = Bucket::start(Toolset::ensure(BUCKETS)?.path("versitygw")?, &authority, host)?;
+    let bucket = Bucket::start(
+        Toolset::ensure(BUCKETS)?.path("versitygw")?,
+        &authority,
+        host,
+    )?;
     let proxy = ForwardProxy::start(SocketAddr::new(host, 0)).await?;
-    cluster.install(&values(&scene, &bucket, &authority.authority(), &proxy)?).await?;
+    cluster
+        .install(&values(&scene, &bucket, &authority.authority(), &proxy)?)
+        .await?;
     let result = async {
         kept(&scene, &dir).await?;
         elsewhere(&scene, &bucket, &proxy).await
@@ -96,12 +105,23 @@ fn volume(scene: &Scene) -> Result<PathBuf> {
 
 fn values(scene: &Scene, bucket: &Bucket, authority: &str, proxy: &ForwardProxy) -> Result<Values> {
     let mut values = scene.suite.values.clone();
-    let tools = values.get_mut("runner.tools").context("the suite says nothing about tools")?;
+    let tools = values
+        .get_mut("runner.tools")
+        .context("the suite says nothing about tools")?;
     let mut said: Value = serde_json::from_str(tools)?;
     said["cache"] = json!({"claimName": CLAIM, "fsGroup": GROUP});
     *tools = said.to_string();
-    let env: Value = bucket.variables().into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
-    let open = scene.suite.releases.open.authority().context("the server has no authority")?;
+    let env: Value = bucket
+        .variables()
+        .into_iter()
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect();
+    let open = scene
+        .suite
+        .releases
+        .open
+        .authority()
+        .context("the server has no authority")?;
     for (path, value) in [
         ("datastore.store", format!("s3://{}/kept", bucket::NAME)),
         ("datastore.ca", authority.to_owned()),
@@ -123,13 +143,23 @@ async fn elsewhere(scene: &Scene, bucket: &Bucket, proxy: &ForwardProxy) -> Resu
     scene.create("fetched", spec.clone()).await?;
     let waiting = released(scene, "fetched").await?;
     approve_waiting(scene, &waiting)?;
-    scene.ends_within("fetched", RunResult::Applied, LATER).await?;
+    scene
+        .ends_within("fetched", RunResult::Applied, LATER)
+        .await?;
     scene.create("again", spec).await?;
-    scene.ends_within("again", RunResult::NoChanges, LATER).await?;
+    scene
+        .ends_within("again", RunResult::NoChanges, LATER)
+        .await?;
     let asked = proxy.asked();
-    ensure!(asked.iter().any(|target| url.contains(target.as_str())), "{url} was not asked for: {asked:?}");
+    ensure!(
+        asked.iter().any(|target| url.contains(target.as_str())),
+        "{url} was not asked for: {asked:?}"
+    );
     let host = format!("{}:", scene.suite.cluster.host());
-    ensure!(asked.iter().all(|target| target.starts_with(&host)), "the cluster was asked for: {asked:?}");
+    ensure!(
+        asked.iter().all(|target| target.starts_with(&host)),
+        "the cluster was asked for: {asked:?}"
+    );
     let states = bucket.objects().join("kept/states").join(&scene.namespace);
     ensure!(states.is_dir(), "no state at {}", states.display());
     Ok(())
@@ -137,7 +167,10 @@ async fn elsewhere(scene: &Scene, bucket: &Bucket, proxy: &ForwardProxy) -> Resu
 
 /// A stack with a lock file and a packed provider, which replaces the unreachable registry.
 fn stack(folder: &Path, version: &str, provider: &Path) -> Result<()> {
-    let (name, program) = (format!("terraform-provider-time_v{version}"), fs::read(provider)?);
+    let (name, program) = (
+        format!("terraform-provider-time_v{version}"),
+        fs::read(provider)?,
+    );
     let plugins = folder.join("terraform.d/plugins/registry.opentofu.org/hashicorp/time");
     fs::create_dir_all(&plugins)?;
     let archive = format!("terraform-provider-time_{version}_{}.zip", Platform::here());
@@ -149,7 +182,11 @@ fn stack(folder: &Path, version: &str, provider: &Path) -> Result<()> {
     let locked = format!(
         "provider \"registry.opentofu.org/hashicorp/time\" {{\n  version = \"{version}\"\n  hashes  = [\n    \"{h1}\",\n  ]\n}}\n"
     );
-    for (path, text) in [("main.tf", MAIN), (LOCK_FILE, &locked), (".opentofu-version", "1.10.6\n")] {
+    for (path, text) in [
+        ("main.tf", MAIN),
+        (LOCK_FILE, &locked),
+        (".opentofu-version", "1.10.6\n"),
+    ] {
         fs::write(folder.join(path), text)?;
     }
     Ok(())
@@ -160,16 +197,26 @@ async fn kept(scene: &Scene, dir: &Path) -> Result<()> {
     let (version, folder) = (tools.version(provider)?, tempfile::tempdir()?);
     stack(folder.path(), version, tools.path(provider)?)?;
     let name = scene.path("cached");
-    scene.suite.git.create(&name)?.commit_folder("main", folder.path())?;
+    scene
+        .suite
+        .git
+        .create(&name)?
+        .commit_folder("main", folder.path())?;
     let spec = json!({"source": {"git": {"url": scene.suite.git.url(&name), "revision": "main"}},
         "approval": {"mode": "Automatic"},
         "runner": {"image": scene.suite.releases.image, "imagePullPolicy": "Never"}});
-    let (installed, title) = ("OpenTofu 1.10.6 is installed", format!("registry.opentofu.org/hashicorp/time {version}"));
-    let (kept, served) =
-        (format!("pawl: kept in the cache of providers: {title}"), format!("pawl: from the cache of providers: {title}"));
-    for (run, seen, unseen) in
-        [("first", [installed, kept.as_str()], ["", served.as_str()]), ("second", ["", &served], [installed, &kept])]
-    {
+    let (installed, title) = (
+        "OpenTofu 1.10.6 is installed",
+        format!("registry.opentofu.org/hashicorp/time {version}"),
+    );
+    let (kept, served) = (
+        format!("pawl: kept in the cache of providers: {title}"),
+        format!("pawl: from the cache of providers: {title}"),
+    );
+    for (run, seen, unseen) in [
+        ("first", [installed, kept.as_str()], ["", served.as_str()]),
+        ("second", ["", &served], [installed, &kept]),
+    ] {
         scene.create(run, spec.clone()).await?;
         scene.ends_within(run, RunResult::Applied, LATER).await?;
         let log = scene.log(run).await?;
@@ -182,8 +229,15 @@ async fn kept(scene: &Scene, dir: &Path) -> Result<()> {
         // The first run also had the provider in its own folder and in the cache, which stores it before code of the stack runs.
         holds(&log, "code made 0 files among 1")?;
     }
-    let group = |path: &str| fs::metadata(dir.join(path)).with_context(|| format!("there is no {path}")).map(|meta| meta.gid());
-    for path in ["tools/opentofu/1.10.6", &format!("providers/registry.opentofu.org/hashicorp/time/{version}")] {
+    let group = |path: &str| {
+        fs::metadata(dir.join(path))
+            .with_context(|| format!("there is no {path}"))
+            .map(|meta| meta.gid())
+    };
+    for path in [
+        "tools/opentofu/1.10.6",
+        &format!("providers/registry.opentofu.org/hashicorp/time/{version}"),
+    ] {
         ensure!(group(path)? == GROUP, "{path} is of group {}", group(path)?);
     }
     Ok(())

@@ -11,7 +11,10 @@ use crate::suite::{SOON, Scene, Test, automatic};
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("cancel::cancel_in_apply_sends_one_interrupt", in_mid_apply),
-        Test::new("cancel::cancel_before_the_pod_starts_ends_the_run", before_the_pod),
+        Test::new(
+            "cancel::cancel_before_the_pod_starts_ends_the_run",
+            before_the_pod,
+        ),
     ]
 }
 
@@ -20,10 +23,15 @@ async fn in_mid_apply(scene: Scene) -> Result<()> {
     let script = json!({"resources": 60, "apply_ms": 1000});
     scene.scripted("a", script, automatic()).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
-    scene.annotate("a", &[(names::CANCEL, Some("stop"))]).await?;
+    scene
+        .annotate("a", &[(names::CANCEL, Some("stop"))])
+        .await?;
     let status = scene.ends("a", RunResult::Failed).await?;
     let failure = status.failure.context("no failure")?;
-    ensure!(failure.class == FailureClass::Interrupted && failure.reason == reason::APPLY_INTERRUPTED, "{failure:?}");
+    ensure!(
+        failure.class == FailureClass::Interrupted && failure.reason == reason::APPLY_INTERRUPTED,
+        "{failure:?}"
+    );
     ensure!(failure.changes == Changed::Some, "{failure:?}");
     let ledger = scene.ledger("a");
     let signals = ledger::select(&ledger, what::SIGNAL, None);
@@ -32,8 +40,18 @@ async fn in_mid_apply(scene: Scene) -> Result<()> {
 }
 
 async fn before_the_pod(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({}), json!({"runner": {"nodeSelector": {"no": "such-node"}}})).await?;
-    scene.until("a", "attempted", SOON, |s| s.attempt.is_some()).await?;
-    scene.annotate("a", &[(names::CANCEL, Some("never mind"))]).await?;
+    scene
+        .scripted(
+            "a",
+            json!({}),
+            json!({"runner": {"nodeSelector": {"no": "such-node"}}}),
+        )
+        .await?;
+    scene
+        .until("a", "attempted", SOON, |s| s.attempt.is_some())
+        .await?;
+    scene
+        .annotate("a", &[(names::CANCEL, Some("never mind"))])
+        .await?;
     scene.ends("a", RunResult::Canceled).await.map(drop)
 }

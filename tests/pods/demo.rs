@@ -15,7 +15,10 @@ async fn told(scene: Scene) -> Result<()> {
     // With a terminal it would ask.
     if !(stdin().is_terminal() && stdout().is_terminal()) {
         let code = rehearse(&scene.suite.cluster, Approval::Ask).await?;
-        ensure!(code == NOT_APPROVED, "nobody approved, and it ends with {code}");
+        ensure!(
+            code == NOT_APPROVED,
+            "nobody approved, and it ends with {code}"
+        );
     }
     let code = rehearse(&scene.suite.cluster, Approval::ByItself).await?;
     ensure!(code == 0, "it ends with {code}");

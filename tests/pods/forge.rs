@@ -18,13 +18,21 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("forge::push_to_gitea_is_planned_and_applied", pushed)]
+    vec![Test::new(
+        "forge::push_to_gitea_is_planned_and_applied",
+        pushed,
+    )]
 }
 
 async fn pushed(scene: Scene) -> Result<()> {
     let cluster = &scene.suite.cluster;
     let tools = Gitea::tools()?.context("gitea is not built")?;
-    let gitea = Gitea::start(&tools, IpAddr::V4(cluster.host()), &cluster.network().services()).await?;
+    let gitea = Gitea::start(
+        &tools,
+        IpAddr::V4(cluster.host()),
+        &cluster.network().services(),
+    )
+    .await?;
     gitea.create("infrastructure").await?;
     let (user, token) = gitea.credentials();
     scene.secret("gitea", &[("username", user), ("password", token)])?;
@@ -35,36 +43,91 @@ async fn pushed(scene: Scene) -> Result<()> {
     let layers = Layers::of(&scene)?;
     layers.layer("app", json!({})).await?;
     let without = |source: &crds::LayerSource| source.missing.is_some();
-    layers.until("app", "without its directory", |status| status.source.as_ref().is_some_and(without)).await?;
+    layers
+        .until("app", "without its directory", |status| {
+            status.source.as_ref().is_some_and(without)
+        })
+        .await?;
 
     // A push without a webhook, as if it was lost. Meanwhile others send forged webhooks.
-    let commit = gitea.commit("infrastructure", "main", "app/main.tf", &layers.kept("app", 1)).await?;
+    let commit = gitea
+        .commit(
+            "infrastructure",
+            "main",
+            "app/main.tf",
+            &layers.kept("app", 1),
+        )
+        .await?;
     let before = answered(&layers).await?;
     refused(&hook).await?;
-    layers.approve("app", &commit).await.with_context(|| gitea.log())?;
-    ensure!(layers.text("app").as_deref() == Some("round 1"), "{:?}", layers.text("app"));
-    ensure!(answered(&layers).await? == before, "somebody told of the push");
+    layers
+        .approve("app", &commit)
+        .await
+        .with_context(|| gitea.log())?;
+    ensure!(
+        layers.text("app").as_deref() == Some("round 1"),
+        "{:?}",
+        layers.text("app")
+    );
+    ensure!(
+        answered(&layers).await? == before,
+        "somebody told of the push"
+    );
 
     // From here on only webhooks trigger a poll.
-    scene.kubectl(&["patch", "terraformrepository", "infrastructure", "--type=merge", "-p", r#"{"spec":{"interval":"24h"}}"#])?;
+    scene.kubectl(&[
+        "patch",
+        "terraformrepository",
+        "infrastructure",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"interval":"24h"}}"#,
+    ])?;
     let seen = |repository: &TerraformRepository| {
-        repository.status.as_ref().is_some_and(|status| status.observed_generation == repository.metadata.generation)
+        repository
+            .status
+            .as_ref()
+            .is_some_and(|status| status.observed_generation == repository.metadata.generation)
     };
-    layers.repository("looked at with its interval", seen).await?;
+    layers
+        .repository("looked at with its interval", seen)
+        .await?;
     let (url, secret) = hook.settings();
     gitea.hook("infrastructure", url, secret).await?;
-    let commit = gitea.commit("infrastructure", "main", "app/main.tf", &layers.kept("app", 2)).await?;
-    layers.approve("app", &commit).await.with_context(|| gitea.log())?;
-    ensure!(layers.text("app").as_deref() == Some("round 2"), "{:?}", layers.text("app"));
+    let commit = gitea
+        .commit(
+            "infrastructure",
+            "main",
+            "app/main.tf",
+            &layers.kept("app", 2),
+        )
+        .await?;
+    layers
+        .approve("app", &commit)
+        .await
+        .with_context(|| gitea.log())?;
+    ensure!(
+        layers.text("app").as_deref() == Some("round 2"),
+        "{:?}",
+        layers.text("app")
+    );
     let after = answered(&layers).await?;
-    ensure!(after > before, "the push was found without being told of: {after}");
+    ensure!(
+        after > before,
+        "the push was found without being told of: {after}"
+    );
 
     let body = br#"{"ref": "refs/heads/main"}"#.to_vec();
     let signed = hook.signature(&body);
     let answer = hook.deliver("signed here", body, Some(&signed)).await?;
     ensure!(answer == (202, "accepted".to_owned()), "{answer:?}");
-    let requested = |repository: &TerraformRepository| repository.annotations().get(names::RECONCILE) > Some(&after);
-    layers.repository("requested by what was signed", requested).await.map(drop)
+    let requested = |repository: &TerraformRepository| {
+        repository.annotations().get(names::RECONCILE) > Some(&after)
+    };
+    layers
+        .repository("requested by what was signed", requested)
+        .await
+        .map(drop)
 }
 
 /// Unauthenticated and oversized webhooks.
@@ -73,11 +136,26 @@ async fn refused(hook: &Hook) -> Result<()> {
     let (right, other) = (hook.signature(&body), hook.signature(b"{ }"));
     for (what, body, signature, wanted) in [
         ("unsigned", body.clone(), None, (401, "noProof")),
-        ("with the signature of another body", body.clone(), Some(&other), (401, "wrongProof")),
-        ("changed on its way", b"{}\n".to_vec(), Some(&right), (401, "wrongProof")),
+        (
+            "with the signature of another body",
+            body.clone(),
+            Some(&other),
+            (401, "wrongProof"),
+        ),
+        (
+            "changed on its way",
+            b"{}\n".to_vec(),
+            Some(&right),
+            (401, "wrongProof"),
+        ),
     ] {
-        let (code, verdict) = hook.deliver(what, body, signature.map(String::as_str)).await?;
-        ensure!((code, verdict.as_str()) == wanted, "a delivery that is {what}: {code} {verdict}");
+        let (code, verdict) = hook
+            .deliver(what, body, signature.map(String::as_str))
+            .await?;
+        ensure!(
+            (code, verdict.as_str()) == wanted,
+            "a delivery that is {what}: {code} {verdict}"
+        );
     }
     // The response comes before the whole body is sent.
     let (code, _) = hook.exchange((25 << 20) + 1, &body).await?;
@@ -87,9 +165,14 @@ async fn refused(hook: &Hook) -> Result<()> {
 
 /// The last handled request, once none is pending.
 async fn answered(layers: &Layers) -> Result<String> {
-    let request = |repository: &TerraformRepository| repository.annotations().get(names::RECONCILE).cloned();
-    let answer = |repository: &TerraformRepository| repository.status.as_ref()?.last_handled_reconcile.clone();
-    let done = |repository: &TerraformRepository| request(repository).is_some() && request(repository) == answer(repository);
+    let request =
+        |repository: &TerraformRepository| repository.annotations().get(names::RECONCILE).cloned();
+    let answer = |repository: &TerraformRepository| {
+        repository.status.as_ref()?.last_handled_reconcile.clone()
+    };
+    let done = |repository: &TerraformRepository| {
+        request(repository).is_some() && request(repository) == answer(repository)
+    };
     let repository = layers.repository("with its request answered", done).await?;
     request(&repository).context("no request")
 }

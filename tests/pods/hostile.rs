@@ -17,7 +17,10 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("hostile::attacks_of_the_stack_are_refused", attacks)]
+    vec![Test::new(
+        "hostile::attacks_of_the_stack_are_refused",
+        attacks,
+    )]
 }
 
 const MAIN: &str = include_str!("../fixtures/hostile/main.tf");
@@ -29,8 +32,14 @@ const BEFORE: &str = "resource \"terraform_data\" \"before\" {\n  input = \"wort
 
 /// The agent's secret files, and ways to read them.
 const FILES: [&str; 4] = ["token", "datastore", "git", "mirror"];
-const WAYS: [&str; 6] =
-    ["", "_by_the_agents_root", "_by_its_own_root", "_in_a_user_namespace", "_from_its_directory", "_by_a_link"];
+const WAYS: [&str; 6] = [
+    "",
+    "_by_the_agents_root",
+    "_by_its_own_root",
+    "_in_a_user_namespace",
+    "_from_its_directory",
+    "_by_a_link",
+];
 
 /// Other acts that are refused in every phase.
 const REFUSED: [&str; 24] = [
@@ -95,16 +104,24 @@ const FOUND: [(&str, &str); 9] = [
 const REFUSED_TO_HOOKS: [&str; 2] = ["hook_script_changed", "hook_script_planted"];
 
 /// Acts of a hook before Setup that must have no effect, and traces that a hook before `init` must not find.
-const PLANTED_EARLY: [&str; 4] = ["planted_git_directory", "planted_git_helper", "planted_link", "planted_watcher"];
-const NOT_FOUND: [&str; 4] =
-    ["planted_git_directory_is_there", "planted_link_is_there", "planted_watcher_is_there", "password_stolen"];
+const PLANTED_EARLY: [&str; 4] = [
+    "planted_git_directory",
+    "planted_git_helper",
+    "planted_link",
+    "planted_watcher",
+];
+const NOT_FOUND: [&str; 4] = [
+    "planted_git_directory_is_there",
+    "planted_link_is_there",
+    "planted_watcher_is_there",
+    "password_stolen",
+];
 /// Prefix of attacks on the managed state.
 const ON_STATE: &str = "state_";
 
 /// The same code as hooks. The first one runs before the source is fetched.
 fn hooks() -> Value {
-    let hook =
-        |name: &str, when: &str| json!({"name": name, "when": when, "configMapKeyRef": {"name": "attack", "key": "attack.sh"}});
+    let hook = |name: &str, when: &str| json!({"name": name, "when": when, "configMapKeyRef": {"name": "attack", "key": "attack.sh"}});
     json!([
         hook("early", "BeforeSetup"),
         hook("begun", "BeforeInit"),
@@ -118,7 +135,9 @@ fn hooks() -> Value {
 /// The expected outcome of each attempt in a phase.
 fn expected(phase: &str) -> BTreeMap<String, String> {
     let of_files = FILES.iter().flat_map(|file| {
-        let ways = WAYS.iter().map(move |way| (format!("{file}{way}"), "refused"));
+        let ways = WAYS
+            .iter()
+            .map(move |way| (format!("{file}{way}"), "refused"));
         ways.chain([(format!("{file}_is_there"), "done")])
     });
     let is_hook = !matches!(phase, "plan" | "apply");
@@ -130,11 +149,26 @@ fn expected(phase: &str) -> BTreeMap<String, String> {
         name => !is_early || name.starts_with("agents_") || name == "message_for_the_kubelet",
     };
     let to_hooks = REFUSED_TO_HOOKS.iter().filter(|_| is_hook && !is_early);
-    let refused = REFUSED.iter().filter(is_tried).chain(to_hooks).chain(NOT_FOUND.iter().filter(|_| phase == "begun"));
+    let refused = REFUSED
+        .iter()
+        .filter(is_tried)
+        .chain(to_hooks)
+        .chain(NOT_FOUND.iter().filter(|_| phase == "begun"));
     let refused = refused.map(|name| ((*name).to_owned(), "refused"));
-    let planted = PLANTED.iter().filter(|_| phase == "plan").chain(PLANTED_EARLY.iter().filter(|_| is_early));
-    let done = DONE.iter().filter(is_tried).chain(planted).map(|name| ((*name).to_owned(), "done"));
-    of_files.chain(refused).chain(done).map(|(name, end)| (name, end.to_owned())).collect()
+    let planted = PLANTED
+        .iter()
+        .filter(|_| phase == "plan")
+        .chain(PLANTED_EARLY.iter().filter(|_| is_early));
+    let done = DONE
+        .iter()
+        .filter(is_tried)
+        .chain(planted)
+        .map(|name| ((*name).to_owned(), "done"));
+    of_files
+        .chain(refused)
+        .chain(done)
+        .map(|(name, end)| (name, end.to_owned()))
+        .collect()
 }
 
 /// Parses the lines `PHASE NAME: END` of a text, ignoring prefixes.
@@ -142,23 +176,40 @@ fn expected(phase: &str) -> BTreeMap<String, String> {
 /// A provisioner's lines are joined first, since OpenTofu prints the beginning of a line as a line after 100 ms without its end.
 fn said(text: &str, phase: &str) -> BTreeMap<String, String> {
     const PROVISIONER: &str = "(local-exec): ";
-    let joined: String = text.lines().filter_map(|line| Some(line.split_once(PROVISIONER)?.1)).collect();
+    let joined: String = text
+        .lines()
+        .filter_map(|line| Some(line.split_once(PROVISIONER)?.1))
+        .collect();
     let joined = joined.replace(&format!("{phase} "), &format!("\n{phase} "));
     let read = |line: &str| {
         let (rest, end) = line.trim_end().rsplit_once(": ")?;
         let (before, name) = rest.rsplit_once(' ')?;
-        (before.split(' ').next_back() == Some(phase) && !end.contains(' ')).then(|| (name.to_owned(), end.to_owned()))
+        (before.split(' ').next_back() == Some(phase) && !end.contains(' '))
+            .then(|| (name.to_owned(), end.to_owned()))
     };
-    text.lines().filter(|line| !line.contains(PROVISIONER)).chain(joined.lines()).filter_map(read).collect()
+    text.lines()
+        .filter(|line| !line.contains(PROVISIONER))
+        .chain(joined.lines())
+        .filter_map(read)
+        .collect()
 }
 
 /// Fails unless the text contains all attempts of a phase with their expected outcomes.
 fn fended_off(text: &str, phase: &str) -> Result<()> {
     let (mut said, expected) = (said(text, phase), expected(phase));
     said.retain(|_, end| matches!(end.as_str(), "done" | "refused"));
-    let wrong: Vec<_> = expected.iter().filter(|(name, end)| said.get(*name) != Some(end)).collect();
-    let unknown: Vec<_> = said.keys().filter(|name| !expected.contains_key(*name)).collect();
-    ensure!(wrong.is_empty() && unknown.is_empty(), "{phase}: not {wrong:?}, and not expected {unknown:?}:\n{text}");
+    let wrong: Vec<_> = expected
+        .iter()
+        .filter(|(name, end)| said.get(*name) != Some(end))
+        .collect();
+    let unknown: Vec<_> = said
+        .keys()
+        .filter(|name| !expected.contains_key(*name))
+        .collect();
+    ensure!(
+        wrong.is_empty() && unknown.is_empty(),
+        "{phase}: not {wrong:?}, and not expected {unknown:?}:\n{text}"
+    );
     Ok(())
 }
 
@@ -167,18 +218,27 @@ fn commit(scene: &Scene) -> Result<String> {
     let tools = Toolset::ensure(IN_PODS)?;
     let real = std::fs::read(tools.path("terraform-provider-time")?)?;
     // The tool's default directory for providers next to the stack.
-    let package = format!("terraform.d/plugins/registry.opentofu.org/pawl/hostile/1.0.0/{}", Platform::here());
+    let package = format!(
+        "terraform.d/plugins/registry.opentofu.org/pawl/hostile/1.0.0/{}",
+        Platform::here()
+    );
     let name = scene.path("hostile");
     scene.suite.git.create(&name)?.commit_changes(
         "main",
         &[
             Change::File("main.tf", MAIN.as_bytes()),
             Change::File("attack.sh", ATTACK.as_bytes()),
-            Change::Executable(&format!("{package}/terraform-provider-hostile_v1.0.0"), PROVIDER.as_bytes()),
+            Change::Executable(
+                &format!("{package}/terraform-provider-hostile_v1.0.0"),
+                PROVIDER.as_bytes(),
+            ),
             Change::Executable(&format!("{package}/real-provider"), &real),
         ],
     )?;
-    scene.suite.git.set_access(&name, Access::basic("me", "s3cret-word"));
+    scene
+        .suite
+        .git
+        .set_access(&name, Access::basic("me", "s3cret-word"));
     Ok(scene.suite.git.url(&name))
 }
 
@@ -203,18 +263,40 @@ async fn run(scene: &Scene, url: &str, name: &str, more: Value) -> Result<()> {
 
 async fn attacks(scene: Scene) -> Result<()> {
     // Where pods of a namespace may share a directory of the node, code can attack that as well.
-    scene.kubectl(&["label", "namespace", &scene.namespace, "pod-security.kubernetes.io/enforce=privileged", "--overwrite"])?;
+    scene.kubectl(&[
+        "label",
+        "namespace",
+        &scene.namespace,
+        "pod-security.kubernetes.io/enforce=privileged",
+        "--overwrite",
+    ])?;
     secrets(&scene)?;
     scene.config_map("attack", &[("attack.sh", ATTACK)])?;
     let url = commit(&scene)?;
-    scene.real("before", BEFORE, json!({"backend": null, "stack": "net", "approval": {"mode": "Automatic"}})).await?;
-    scene.ends_within("before", RunResult::Applied, LATER).await?;
+    scene
+        .real(
+            "before",
+            BEFORE,
+            json!({"backend": null, "stack": "net", "approval": {"mode": "Automatic"}}),
+        )
+        .await?;
+    scene
+        .ends_within("before", RunResult::Applied, LATER)
+        .await?;
     let before = scene.read("states/net")?;
     holds(&before, "\"number\"")?;
 
     // A plan-only run.
-    run(&scene, &url, "planned", json!({"stack": "net", "operation": "Plan", "hooks": hooks()})).await?;
-    let status = scene.ends_within("planned", RunResult::Planned, LATER).await?;
+    run(
+        &scene,
+        &url,
+        "planned",
+        json!({"stack": "net", "operation": "Plan", "hooks": hooks()}),
+    )
+    .await?;
+    let status = scene
+        .ends_within("planned", RunResult::Planned, LATER)
+        .await?;
     ensure!(!status.unconfined && status.claim.is_none(), "{status:?}");
     let log = scene.log("planned").await?;
     for phase in ["early", "begun", "plan", "hook", "end"] {
@@ -223,13 +305,36 @@ async fn attacks(scene: Scene) -> Result<()> {
     unchanged(&scene, &before)?;
 
     // One run waits in its pod; another pod applies the plan of the other.
-    run(&scene, &url, "held", json!({"stack": "net", "hooks": hooks(), "approval": {"holdFor": "1h"}})).await?;
-    run(&scene, &url, "kept", json!({"stack": "kept", "hooks": hooks(), "approval": {"holdFor": "0s"}})).await?;
+    run(
+        &scene,
+        &url,
+        "held",
+        json!({"stack": "net", "hooks": hooks(), "approval": {"holdFor": "1h"}}),
+    )
+    .await?;
+    run(
+        &scene,
+        &url,
+        "kept",
+        json!({"stack": "kept", "hooks": hooks(), "approval": {"holdFor": "0s"}}),
+    )
+    .await?;
     let held = scene.phase("held", Phase::AwaitingApproval).await?;
     unchanged(&scene, &before)?;
-    ensure!(held.plan.context("no plan")?.changes.iter().any(|line| line == "- terraform_data.before"), "{:?}", held.history);
+    ensure!(
+        held.plan
+            .context("no plan")?
+            .changes
+            .iter()
+            .any(|line| line == "- terraform_data.before"),
+        "{:?}",
+        held.history
+    );
     let kept = released(&scene, "kept").await?;
-    for (name, more) in [("held", "terraform_data.before will be destroyed"), ("kept", "time_static.hostile will be created")] {
+    for (name, more) in [
+        ("held", "terraform_data.before will be destroyed"),
+        ("kept", "time_static.hostile will be created"),
+    ] {
         shown(&scene, name, more)?;
     }
     approve_waiting(&scene, &kept)?;
@@ -238,17 +343,35 @@ async fn attacks(scene: Scene) -> Result<()> {
         let status = scene.ends_within(name, RunResult::Applied, LATER).await?;
         ensure!(!status.unconfined, "{:?}", status.history);
         let attempt = status.attempt.context("no attempt")?;
-        ensure!(attempt.restores == restores && attempt.tries == 1, "{name}: {attempt:?}");
+        ensure!(
+            attempt.restores == restores && attempt.tries == 1,
+            "{name}: {attempt:?}"
+        );
         let log = scene.log(name).await?;
         for phase in ["late", "apply", "done", "end"] {
             fended_off(&log, phase)?;
         }
         let found = FOUND.map(|(name, end)| (name.to_owned(), end.to_owned()));
-        ensure!(said(&log, "look") == BTreeMap::from(found), "{name}: {:?}\n{log}", said(&log, "look"));
-        ensure!(!log.contains("eyJ") && !scene.read(&format!("terraformruns/{name}/log"))?.contains("eyJ"), "{name}: a token");
+        ensure!(
+            said(&log, "look") == BTreeMap::from(found),
+            "{name}: {:?}\n{log}",
+            said(&log, "look")
+        );
+        ensure!(
+            !log.contains("eyJ")
+                && !scene
+                    .read(&format!("terraformruns/{name}/log"))?
+                    .contains("eyJ"),
+            "{name}: a token"
+        );
     }
     let state = scene.read("states/net/download")?;
-    ensure!(state.contains("time_static") && !state.contains("worth-stealing") && !state.contains("\"forged\""), "{state}");
+    ensure!(
+        state.contains("time_static")
+            && !state.contains("worth-stealing")
+            && !state.contains("\"forged\""),
+        "{state}"
+    );
     ensure!(
         std::fs::symlink_metadata(scene.suite.releases.cache.join("planted")).is_err(),
         "something was written into the cache that runs share"
@@ -268,8 +391,14 @@ fn shown(scene: &Scene, name: &str, part: &str) -> Result<()> {
     let text = scene.read(&format!("terraformruns/{name}/plan"))?;
     holds(&text, part)?;
     fended_off(&text, "plan")?;
-    ensure!(!text.contains("eyJ") && !text.contains("No changes"), "{text}");
+    ensure!(
+        !text.contains("eyJ") && !text.contains("No changes"),
+        "{text}"
+    );
     let json = scene.read(&format!("terraformruns/{name}/planjson"))?;
-    ensure!(json.contains("resource_changes") && !json.contains("eyJ"), "{json}");
+    ensure!(
+        json.contains("resource_changes") && !json.contains("eyJ"),
+        "{json}"
+    );
     Ok(())
 }

@@ -46,12 +46,26 @@ const API: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const STORE: &str = "/var/run/secrets/pawl.run/datastore/token";
 
 async fn named(scene: Scene) -> Result<()> {
-    scene.real("a", CURIOUS, json!({"approval": {"mode": "Automatic"}, "runner": {"serviceAccountName": "default"}})).await?;
+    scene
+        .real(
+            "a",
+            CURIOUS,
+            json!({"approval": {"mode": "Automatic"}, "runner": {"serviceAccountName": "default"}}),
+        )
+        .await?;
     scene.ends("a", RunResult::Applied).await?;
     let log = scene.log("a").await?;
     let (api, store) = (format!("{API} open"), format!("{STORE} closed"));
     // The last word is of an ordinary operation: a file is moved between directories.
-    for part in ["planned open closed", &api, &store, "message closed", "memory closed", "root closed", "kept"] {
+    for part in [
+        "planned open closed",
+        &api,
+        &store,
+        "message closed",
+        "memory closed",
+        "root closed",
+        "kept",
+    ] {
         holds(&log, part)?;
     }
     Ok(())
@@ -70,8 +84,17 @@ async fn pods(scene: &Scene, name: &str) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for pod in scene.pod_names(name).await? {
         let pod = scene.pods().get(&pod).await?;
-        let number = pod.labels().get(names::LABEL_ATTEMPT).cloned().context("a pod without attempt")?;
-        found.push((number, pod.spec.and_then(|spec| spec.service_account_name).unwrap_or_default()));
+        let number = pod
+            .labels()
+            .get(names::LABEL_ATTEMPT)
+            .cloned()
+            .context("a pod without attempt")?;
+        found.push((
+            number,
+            pod.spec
+                .and_then(|spec| spec.service_account_name)
+                .unwrap_or_default(),
+        ));
     }
     found.sort();
     Ok(found)
@@ -79,7 +102,8 @@ async fn pods(scene: &Scene, name: &str) -> Result<Vec<(String, String)>> {
 
 async fn apart(scene: Scene) -> Result<()> {
     let spec = accounts(&scene).await?;
-    let of_two = [("1", "reader"), ("2", "deployer")].map(|(number, account)| (number.to_owned(), account.to_owned()));
+    let of_two = [("1", "reader"), ("2", "deployer")]
+        .map(|(number, account)| (number.to_owned(), account.to_owned()));
     for name in ["late", "early"] {
         scene.scripted(name, json!({}), spec.clone()).await?;
     }
@@ -89,9 +113,16 @@ async fn apart(scene: Scene) -> Result<()> {
     scene.approve("late").await?;
     for name in ["early", "late"] {
         let status = scene.ends_within(name, RunResult::Applied, LATER).await?;
-        ensure!(pods(&scene, name).await? == of_two, "{:?}", pods(&scene, name).await?);
+        ensure!(
+            pods(&scene, name).await? == of_two,
+            "{:?}",
+            pods(&scene, name).await?
+        );
         ensure!(status.claim.context("no claim")?.attempt == 2);
-        ensure!(scene.starts(name, "plan") == 1 && scene.starts(name, "apply") == 1, "{name}");
+        ensure!(
+            scene.starts(name, "plan") == 1 && scene.starts(name, "apply") == 1,
+            "{name}"
+        );
     }
     Ok(())
 }

@@ -13,7 +13,10 @@ use crate::{
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("inputs::restoring_pod_has_the_same_inputs_and_hooks", restored),
+        Test::new(
+            "inputs::restoring_pod_has_the_same_inputs_and_hooks",
+            restored,
+        ),
         Test::new("inputs::example_of_the_guide_is_applied", documented),
     ]
 }
@@ -46,24 +49,50 @@ output "sum" { value = terraform_data.a.output.sum }
 output "leak" { value = terraform_data.a.output.leak }
 "#;
 
-const MOMENTS: [&str; 8] =
-    ["BeforeSetup", "AfterSetup", "BeforeInit", "AfterInit", "BeforePlan", "AfterPlan", "BeforeApply", "AfterApply"];
+const MOMENTS: [&str; 8] = [
+    "BeforeSetup",
+    "AfterSetup",
+    "BeforeInit",
+    "AfterInit",
+    "BeforePlan",
+    "AfterPlan",
+    "BeforeApply",
+    "AfterApply",
+];
 /// The script of each hook.
-const SCRIPT: &str = "echo \"$PAWL_HOOK_WHEN of attempt $PAWL_ATTEMPT ($PAWL_HOOK_RESTORES) as planned\"\n";
+const SCRIPT: &str =
+    "echo \"$PAWL_HOOK_WHEN of attempt $PAWL_ATTEMPT ($PAWL_HOOK_RESTORES) as planned\"\n";
 
 /// Creates the objects that the run names.
 fn objects(scene: &Scene) -> Result<()> {
     scene.secret("files", &[("token", "of-source"), ("home", "of-home")])?;
     scene.secret("env", &[("FIRST", "of-env"), ("TF_VAR_of_env", "env")])?;
     let variables = "password = \"correct-horse\"\nregion = \"x\"";
-    scene.secret("vars", &[("secret.tfvars", variables), ("word", "battery-staple")])?;
-    scene.config_map("vars", &[("all.tfvars.json", "{\"region\": \"north\"}"), ("place", "west")])?;
-    scene.config_map("script", &[("run", &format!("{SCRIPT}echo TOKEN=hunter22 > $PAWL_HOOK_VALUES"))])
+    scene.secret(
+        "vars",
+        &[("secret.tfvars", variables), ("word", "battery-staple")],
+    )?;
+    scene.config_map(
+        "vars",
+        &[
+            ("all.tfvars.json", "{\"region\": \"north\"}"),
+            ("place", "west"),
+        ],
+    )?;
+    scene.config_map(
+        "script",
+        &[(
+            "run",
+            &format!("{SCRIPT}echo TOKEN=hunter22 > $PAWL_HOOK_VALUES"),
+        )],
+    )
 }
 
 fn spec() -> Value {
     let hook = |when: &&str| match *when {
-        "BeforeInit" => json!({"name": "login", "when": when, "configMapKeyRef": {"name": "script", "key": "run"}}),
+        "BeforeInit" => {
+            json!({"name": "login", "when": when, "configMapKeyRef": {"name": "script", "key": "run"}})
+        }
         _ => json!({"name": when.to_lowercase(), "when": when, "inline": SCRIPT}),
     };
     json!({
@@ -94,26 +123,57 @@ async fn restored(scene: Scene) -> Result<()> {
     objects(&scene)?;
     scene.real("a", MAIN, spec()).await?;
     let waiting = released(&scene, "a").await?;
-    ensure!(waiting.plan.as_ref().context("no plan")?.counts.add == 1, "{:?}", waiting.plan);
+    ensure!(
+        waiting.plan.as_ref().context("no plan")?.counts.add == 1,
+        "{:?}",
+        waiting.plan
+    );
     let first = scene.log("a").await?;
     // The approved plan keeps the script of its time.
     scene.kubectl(&["delete", "configmap", "script"])?;
     approve_waiting(&scene, &waiting)?;
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
-    ensure!(status.attempt.as_ref().is_some_and(|attempt| attempt.restores == Some(1)), "{status:?}");
+    ensure!(
+        status
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.restores == Some(1)),
+        "{status:?}"
+    );
     ensure!(status.failed_hook.is_none(), "{status:?}");
     let state = scene.state("a")?;
-    let (said, sum) = (&state["outputs"]["said"]["value"], &state["outputs"]["sum"]["value"]);
+    let (said, sum) = (
+        &state["outputs"]["said"]["value"],
+        &state["outputs"]["sum"]["value"],
+    );
     ensure!(said == "north 13 env west true" && sum == 42, "{state}");
 
     let second = scene.log("a").await?;
-    for (when, in_first, in_second) in MOMENTS.iter().enumerate().map(|(n, when)| (when, n < 6, !(4..6).contains(&n))) {
-        let said = |log: &str, attempt: u8| log.contains(&format!("{when} of attempt {attempt} ({}) as planned", attempt == 2));
-        ensure!((said(&first, 1), said(&second, 2)) == (in_first, in_second), "{when}:\n{first}\n{second}");
+    for (when, in_first, in_second) in MOMENTS
+        .iter()
+        .enumerate()
+        .map(|(n, when)| (when, n < 6, !(4..6).contains(&n)))
+    {
+        let said = |log: &str, attempt: u8| {
+            log.contains(&format!(
+                "{when} of attempt {attempt} ({}) as planned",
+                attempt == 2
+            ))
+        };
+        ensure!(
+            (said(&first, 1), said(&second, 2)) == (in_first, in_second),
+            "{when}:\n{first}\n{second}"
+        );
     }
     // The code itself, which is in the spec, contains some of the words.
     let shown = format!("{first}{second}{}", serde_json::to_string(&status)?);
-    for secret in ["correct-horse", "battery-staple", "of-source", "of-home", "hunter22"] {
+    for secret in [
+        "correct-horse",
+        "battery-staple",
+        "of-source",
+        "of-home",
+        "hunter22",
+    ] {
         ensure!(!shown.contains(secret), "{secret} shows:\n{shown}");
     }
     Ok(())
@@ -122,13 +182,21 @@ async fn restored(scene: Scene) -> Result<()> {
 /// The guide's example, unchanged.
 async fn documented(scene: Scene) -> Result<()> {
     let reader = Reader::new(&scene)?;
-    std::fs::write(reader.dir.path().join("inputs.yaml"), guide::block("inputs.yaml")?)?;
+    std::fs::write(
+        reader.dir.path().join("inputs.yaml"),
+        guide::block("inputs.yaml")?,
+    )?;
     // A cluster from an earlier run still has these.
     reader.paste(
         "kubectl delete tfrun inputs --ignore-not-found --timeout=120s; kubectl delete secret inputs inputs-env --ignore-not-found",
     )?;
     reader.paste(&guide::block("inputs plan")?)?;
-    let here = Scene { suite: scene.suite.clone(), namespace: "default".to_owned() };
+    let here = Scene {
+        suite: scene.suite.clone(),
+        namespace: "default".to_owned(),
+    };
     here.approve("inputs").await?;
-    here.ends_within("inputs", RunResult::Applied, LATER).await.map(drop)
+    here.ends_within("inputs", RunResult::Applied, LATER)
+        .await
+        .map(drop)
 }

@@ -79,14 +79,22 @@ fn main() -> Result<ExitCode> {
     }
     let part = Part::wanted()?;
     let runtime = tokio::runtime::Runtime::new()?;
-    let suite = Arc::new(runtime.block_on(Suite::up(if part == Some(Part::Alone) { "ci-alone" } else { "ci" }))?);
+    let suite = Arc::new(runtime.block_on(Suite::up(if part == Some(Part::Alone) {
+        "ci-alone"
+    } else {
+        "ci"
+    }))?);
     let run = |tests: Vec<suite::Test>, arguments: &Arguments| {
         let trials = tests
             .into_iter()
             .map(|test| {
                 let (suite, handle) = (suite.clone(), runtime.handle().clone());
                 let name = test.name.to_owned();
-                Trial::test(test.name, move || handle.block_on(suite.run(&name, test.body)).map_err(|e| format!("{e:#}").into()))
+                Trial::test(test.name, move || {
+                    handle
+                        .block_on(suite.run(&name, test.body))
+                        .map_err(|e| format!("{e:#}").into())
+                })
             })
             .collect();
         libtest_mimic::run(arguments, trials)
@@ -152,7 +160,14 @@ fn main() -> Result<ExitCode> {
     println!("{}", suite.slowest());
     suite.down()?;
     let sum = |count: fn(&Conclusion) -> u64| results.iter().map(count).sum::<u64>();
-    let (passed, failed) = (sum(|result| result.num_passed), sum(|result| result.num_failed));
+    let (passed, failed) = (
+        sum(|result| result.num_passed),
+        sum(|result| result.num_failed),
+    );
     println!("{passed} passed, {failed} failed");
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

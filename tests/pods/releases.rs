@@ -44,7 +44,11 @@ impl Releases {
             tree.add(&release)?;
         }
         let terragrunt = Toolset::ensure(TERRAGRUNT)?;
-        tree.add(&Release::new(Tool::Terragrunt, terragrunt.version("terragrunt")?, terragrunt.path("terragrunt")?)?)?;
+        tree.add(&Release::new(
+            Tool::Terragrunt,
+            terragrunt.version("terragrunt")?,
+            terragrunt.path("terragrunt")?,
+        )?)?;
         tree.add(&Release::new(Tool::Terragrunt, "0.93.0", &stand_in())?)?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let open = Mirror::start_tls(host, tree.root()).await?;
@@ -55,8 +59,15 @@ impl Releases {
         cluster.import(&image)?;
         let cache = files.join("cache");
         std::fs::create_dir(&cache).context("no directory for the cache")?;
-        chown(&cache, Some(RUNNER), Some(RUNNER)).context("the cache cannot be given to the runner's user")?;
-        Ok(Self { open, guarded, tree, image: image.name, cache })
+        chown(&cache, Some(RUNNER), Some(RUNNER))
+            .context("the cache cannot be given to the runner's user")?;
+        Ok(Self {
+            open,
+            guarded,
+            tree,
+            image: image.name,
+            cache,
+        })
     }
 
     /// The chart's values for these. Runs without a version get those of the test image.

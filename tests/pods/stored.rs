@@ -9,9 +9,18 @@ use crate::suite::{LATER, Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("stored::plan_approved_after_the_hold_is_restored", after_the_hold),
-        Test::new("stored::planned_bytes_are_applied_after_the_source_moved", planned_bytes),
-        Test::new("stored::newer_run_of_the_state_supersedes_a_waiting_plan", superseded),
+        Test::new(
+            "stored::plan_approved_after_the_hold_is_restored",
+            after_the_hold,
+        ),
+        Test::new(
+            "stored::planned_bytes_are_applied_after_the_source_moved",
+            planned_bytes,
+        ),
+        Test::new(
+            "stored::newer_run_of_the_state_supersedes_a_waiting_plan",
+            superseded,
+        ),
         Test::new("stored::missing_bundle_is_refused", missing),
         Test::new("stored::changed_secret_makes_the_plan_stale", rotated),
     ]
@@ -20,17 +29,35 @@ pub(crate) fn tests() -> Vec<Test> {
 /// Waits until the run waits without a pod.
 pub(crate) async fn released(scene: &Scene, name: &str) -> Result<TerraformRunStatus> {
     let waits = |s: &TerraformRunStatus| {
-        s.is_terminal() || s.phase == Some(Phase::AwaitingApproval) && s.attempt.as_ref().is_some_and(|a| !a.open)
+        s.is_terminal()
+            || s.phase == Some(Phase::AwaitingApproval)
+                && s.attempt.as_ref().is_some_and(|a| !a.open)
     };
-    let status = scene.until(name, "waiting without a pod", LATER, waits).await?;
-    ensure!(status.phase == Some(Phase::AwaitingApproval), "{name} ended: {:?} {:?}", status.result, status.failure);
-    ensure!(status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some()), "{name} has no bundle: {:?}", status.plan);
+    let status = scene
+        .until(name, "waiting without a pod", LATER, waits)
+        .await?;
+    ensure!(
+        status.phase == Some(Phase::AwaitingApproval),
+        "{name} ended: {:?} {:?}",
+        status.result,
+        status.failure
+    );
+    ensure!(
+        status
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.bundle.is_some()),
+        "{name} has no bundle: {:?}",
+        status.plan
+    );
     Ok(status)
 }
 
 /// Runs the command of the status.
 pub(crate) fn approve_waiting(scene: &Scene, status: &TerraformRunStatus) -> Result<()> {
-    scene.paste(status.next_step.as_deref().context("no next step")?).map(drop)
+    scene
+        .paste(status.next_step.as_deref().context("no next step")?)
+        .map(drop)
 }
 
 fn hold(span: &str) -> Value {
@@ -38,18 +65,39 @@ fn hold(span: &str) -> Value {
 }
 
 async fn after_the_hold(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": 2}), hold("1s")).await?;
+    scene
+        .scripted("a", json!({"resources": 2}), hold("1s"))
+        .await?;
     let waiting = released(&scene, "a").await?;
-    holds(waiting.message.as_deref().unwrap_or_default(), "no pod is held")?;
-    ensure!(waiting.failure.is_none() && waiting.result.is_none(), "{waiting:?}");
+    holds(
+        waiting.message.as_deref().unwrap_or_default(),
+        "no pod is held",
+    )?;
+    ensure!(
+        waiting.failure.is_none() && waiting.result.is_none(),
+        "{waiting:?}"
+    );
     approve_waiting(&scene, &waiting)?;
     let status = scene.ends("a", RunResult::Applied).await?;
-    ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "init") == 2 && scene.starts("a", "apply") == 1);
+    ensure!(
+        scene.starts("a", "plan") == 1
+            && scene.starts("a", "init") == 2
+            && scene.starts("a", "apply") == 1
+    );
     let attempt = status.attempt.context("no attempt")?;
-    ensure!(attempt.number == 2 && attempt.restores == Some(1) && attempt.tries == 1, "{attempt:?}");
-    let (plan, claim) = (status.plan.context("no plan")?, status.claim.context("no claim")?);
+    ensure!(
+        attempt.number == 2 && attempt.restores == Some(1) && attempt.tries == 1,
+        "{attempt:?}"
+    );
+    let (plan, claim) = (
+        status.plan.context("no plan")?,
+        status.claim.context("no claim")?,
+    );
     ensure!(plan.attempt == 1 && claim.attempt == 2 && claim.checksum == plan.checksum);
-    ensure!(Some(plan.checksum) == waiting.plan.map(|plan| plan.checksum), "the plan changed");
+    ensure!(
+        Some(plan.checksum) == waiting.plan.map(|plan| plan.checksum),
+        "the plan changed"
+    );
     ensure!(scene.pod_names("a").await?.len() == 2);
     Ok(())
 }
@@ -64,21 +112,39 @@ resource "terraform_data" "words" {
 
 async fn planned_bytes(scene: Scene) -> Result<()> {
     let module = scene.suite.git.create(&scene.path("module"))?;
-    module.commit("main", &[("main.tf", MODULE), ("words.sh", "echo module as planned\n")])?;
+    module.commit(
+        "main",
+        &[
+            ("main.tf", MODULE),
+            ("words.sh", "echo module as planned\n"),
+        ],
+    )?;
     let module_url = scene.suite.git.url(&scene.path("module"));
     let main = format!(
         "module \"m\" {{\n  source = \"git::{module_url}?ref=main\"\n}}\n\
          resource \"terraform_data\" \"local\" {{\n  provisioner \"local-exec\" {{\n    command = \"sh ./local.sh\"\n  }}\n}}\n"
     );
     let stack = scene.suite.git.create(&scene.path("stack"))?;
-    stack.commit("main", &[("main.tf", &main), ("local.sh", "echo script as planned\n")])?;
+    stack.commit(
+        "main",
+        &[("main.tf", &main), ("local.sh", "echo script as planned\n")],
+    )?;
     let url = scene.suite.git.url(&scene.path("stack"));
     let spec = json!({"source": {"git": {"url": url, "revision": "main"}}, "tool": {"name": "OpenTofu", "version": "1.10.6"},
         "approval": {"holdFor": "1s"}});
     scene.create("a", spec).await?;
     let waiting = released(&scene, "a").await?;
-    module.commit("main", &[("main.tf", MODULE), ("words.sh", "echo module that moved\n")])?;
-    stack.commit("main", &[("main.tf", &main), ("local.sh", "echo script that moved\n")])?;
+    module.commit(
+        "main",
+        &[
+            ("main.tf", MODULE),
+            ("words.sh", "echo module that moved\n"),
+        ],
+    )?;
+    stack.commit(
+        "main",
+        &[("main.tf", &main), ("local.sh", "echo script that moved\n")],
+    )?;
     approve_waiting(&scene, &waiting)?;
     scene.ends_within("a", RunResult::Applied, LATER).await?;
     let log = scene.log("a").await?;
@@ -91,37 +157,60 @@ async fn planned_bytes(scene: Scene) -> Result<()> {
 /// Runs of one backend, whatever their names. A plan-only run and a run of another state supersede nothing.
 async fn superseded(scene: Scene) -> Result<()> {
     let spec = |operation: &str, hold: &str| json!({"backend": scene.backend("shared"), "operation": operation, "approval": {"holdFor": hold}});
-    scene.scripted("held", json!({}), spec("Apply", "1h")).await?;
+    scene
+        .scripted("held", json!({}), spec("Apply", "1h"))
+        .await?;
     scene.phase("held", Phase::AwaitingApproval).await?;
     // Creation times are in whole seconds.
     let later = || tokio::time::sleep(std::time::Duration::from_millis(1100));
     later().await;
     scene.scripted("other", json!({}), json!({})).await?;
-    scene.scripted("planned", json!({}), spec("Plan", "1h")).await?;
+    scene
+        .scripted("planned", json!({}), spec("Plan", "1h"))
+        .await?;
     let status = scene.ends("planned", RunResult::Planned).await?;
-    ensure!(scene.starts("planned", "apply") == 0 && status.claim.is_none() && status.plan.is_some(), "{status:?}");
+    ensure!(
+        scene.starts("planned", "apply") == 0 && status.claim.is_none() && status.plan.is_some(),
+        "{status:?}"
+    );
     scene.phase("other", Phase::AwaitingApproval).await?;
-    ensure!(scene.status("held").await?.phase == Some(Phase::AwaitingApproval), "neither takes its place");
+    ensure!(
+        scene.status("held").await?.phase == Some(Phase::AwaitingApproval),
+        "neither takes its place"
+    );
     later().await;
-    scene.scripted("newer", json!({}), spec("Apply", "1s")).await?;
+    scene
+        .scripted("newer", json!({}), spec("Apply", "1s"))
+        .await?;
     let status = scene.ends("held", RunResult::Superseded).await?;
     let said = "superseded by newer, a newer run of the same workspace; nothing was applied";
     holds(status.message.as_deref().unwrap_or_default(), said)?;
     ensure!(status.claim.is_none() && scene.starts("held", "apply") == 0);
     released(&scene, "newer").await?;
     later().await;
-    scene.scripted("newest", json!({}), spec("Apply", "1h")).await?;
+    scene
+        .scripted("newest", json!({}), spec("Apply", "1h"))
+        .await?;
     let status = scene.ends("newer", RunResult::Superseded).await?;
     holds(status.message.as_deref().unwrap_or_default(), "newest")?;
     scene.approved("newest").await?;
     ensure!(scene.status("other").await?.phase == Some(Phase::AwaitingApproval));
-    scene.annotate("other", &[(names::CANCEL, Some("done"))]).await.map(drop)
+    scene
+        .annotate("other", &[(names::CANCEL, Some("done"))])
+        .await
+        .map(drop)
 }
 
 /// The files of a run's bundle in the store.
 fn bundle_files(scene: &Scene, run: &TerraformRun) -> Result<Vec<std::path::PathBuf>> {
-    let found = scene.suite.stored(&[&run.uid().unwrap_or_default(), "bundle"])?;
-    ensure!(!found.is_empty(), "the store has no bundle of {}", run.name_any());
+    let found = scene
+        .suite
+        .stored(&[&run.uid().unwrap_or_default(), "bundle"])?;
+    ensure!(
+        !found.is_empty(),
+        "the store has no bundle of {}",
+        run.name_any()
+    );
     Ok(found)
 }
 
@@ -129,8 +218,13 @@ fn bundle_files(scene: &Scene, run: &TerraformRun) -> Result<Vec<std::path::Path
 async fn refused(scene: &Scene, name: &str, why: &str) -> Result<()> {
     let waiting = scene.status(name).await?;
     approve_waiting(scene, &waiting)?;
-    let status = scene.fails(name, FailureClass::Integrity, why, LATER).await?;
-    ensure!(status.claim.is_none() && scene.starts(name, "apply") == 0, "{status:?}");
+    let status = scene
+        .fails(name, FailureClass::Integrity, why, LATER)
+        .await?;
+    ensure!(
+        status.claim.is_none() && scene.starts(name, "apply") == 0,
+        "{status:?}"
+    );
     Ok(())
 }
 
@@ -163,12 +257,29 @@ async fn rotated(scene: Scene) -> Result<()> {
     for name in ["stale", "allowed"] {
         approve_waiting(&scene, &scene.status(name).await?)?;
     }
-    let status = scene.fails("stale", FailureClass::StalePlan, reason::INPUTS_CHANGED, LATER).await?;
+    let status = scene
+        .fails(
+            "stale",
+            FailureClass::StalePlan,
+            reason::INPUTS_CHANGED,
+            LATER,
+        )
+        .await?;
     let message = status.failure.context("no failure")?.message;
-    for part in ["file Source conf/token", "variable password", " changed since the plan"] {
+    for part in [
+        "file Source conf/token",
+        "variable password",
+        " changed since the plan",
+    ] {
         holds(&message, part)?;
     }
-    ensure!(!message.contains("REGION") && !message.contains("before") && !message.contains("after"), "{message}");
+    ensure!(
+        !message.contains("REGION") && !message.contains("before") && !message.contains("after"),
+        "{message}"
+    );
     ensure!(status.claim.is_none() && scene.starts("stale", "apply") == 0);
-    scene.ends_within("allowed", RunResult::Applied, LATER).await.map(drop)
+    scene
+        .ends_within("allowed", RunResult::Applied, LATER)
+        .await
+        .map(drop)
 }

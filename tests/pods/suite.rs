@@ -41,7 +41,10 @@ impl Test {
     where
         F: Future<Output = Result<()>> + 'static,
     {
-        Self { name, body: Box::new(|scene| Box::pin(body(scene))) }
+        Self {
+            name,
+            body: Box::new(|scene| Box::pin(body(scene))),
+        }
     }
 }
 
@@ -82,8 +85,16 @@ pub(crate) fn gate() -> Value {
 
 /// A script's `count` resources, with the names that the number alone would give. The last one waits at a gate.
 pub(crate) fn gated(count: usize) -> Value {
-    let steps = |n: usize| if n + 1 == count { vec![gate()] } else { Vec::new() };
-    (0..count).map(|n| json!({"address": format!("terraform_data.r[{n}]"), "steps": steps(n)})).collect()
+    let steps = |n: usize| {
+        if n + 1 == count {
+            vec![gate()]
+        } else {
+            Vec::new()
+        }
+    };
+    (0..count)
+        .map(|n| json!({"address": format!("terraform_data.r[{n}]"), "steps": steps(n)}))
+        .collect()
 }
 
 impl Suite {
@@ -96,10 +107,16 @@ impl Suite {
         // A cluster from an earlier run has its namespaces.
         let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
         let mut values = releases.values();
-        values.insert("sharedStates".to_owned(), serde_json::to_string(&[["a", "b"].map(|word| sharing(&prefix, word))])?);
+        values.insert(
+            "sharedStates".to_owned(),
+            serde_json::to_string(&[["a", "b"].map(|word| sharing(&prefix, word))])?,
+        );
         values.extend(webhook::values());
         // Repair foreign changes soon, because a test waits for it.
-        values.insert("outputs".to_owned(), json!({"repairSeconds": 2}).to_string());
+        values.insert(
+            "outputs".to_owned(),
+            json!({"repairSeconds": 2}).to_string(),
+        );
         cluster.install(&values).await?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let git = GitServer::start(host, files.path()).await?;
@@ -122,7 +139,8 @@ impl Suite {
 
     /// An additional namespace for a test.
     pub(crate) async fn beside(&self, scene: &Scene, word: &str) -> Result<Scene> {
-        self.made(scene, format!("{}-{word}", scene.namespace)).await
+        self.made(scene, format!("{}-{word}", scene.namespace))
+            .await
     }
 
     /// One of the two namespaces that share states, `a` or `b`, for one test.
@@ -132,7 +150,10 @@ impl Suite {
 
     async fn made(&self, scene: &Scene, namespace: String) -> Result<Scene> {
         objects::namespace(&self.client, &namespace).await?;
-        Ok(Scene { suite: scene.suite.clone(), namespace })
+        Ok(Scene {
+            suite: scene.suite.clone(),
+            namespace,
+        })
     }
 
     /// Files of the store whose path contains all texts.
@@ -140,11 +161,16 @@ impl Suite {
         let mut found = Vec::new();
         let mut dirs = vec![self.cluster.datastore()];
         while let Some(dir) = dirs.pop() {
-            for entry in std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))? {
+            for entry in
+                std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))?
+            {
                 let entry = entry?;
                 if entry.file_type()?.is_dir() {
                     dirs.push(entry.path());
-                } else if texts.iter().all(|text| entry.path().to_string_lossy().contains(text)) {
+                } else if texts
+                    .iter()
+                    .all(|text| entry.path().to_string_lossy().contains(text))
+                {
                     found.push(entry.path());
                 }
             }
@@ -155,12 +181,25 @@ impl Suite {
 
     /// The slowest tests, to help make the suite faster.
     pub(crate) fn slowest(&self) -> String {
-        let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut took = self
+            .took
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         took.sort_by(|a, b| b.cmp(a));
-        let seconds = |(took, name): &(Duration, String)| format!("{name} {:.0}", took.as_secs_f64());
+        let seconds =
+            |(took, name): &(Duration, String)| format!("{name} {:.0}", took.as_secs_f64());
         let sum: f64 = took.iter().map(|(took, _)| took.as_secs_f64()).sum();
-        let longest = took.iter().take(25).map(seconds).collect::<Vec<_>>().join(", ");
-        format!("slowest of {} tests, in seconds of {sum:.0}: {longest}", took.len())
+        let longest = took
+            .iter()
+            .take(25)
+            .map(seconds)
+            .collect::<Vec<_>>()
+            .join(", ");
+        format!(
+            "slowest of {} tests, in seconds of {sum:.0}: {longest}",
+            took.len()
+        )
     }
 
     pub(crate) fn down(&self) -> Result<()> {
@@ -173,23 +212,47 @@ impl Suite {
 
     /// Runs a test in its own namespace, then checks the ledgers for violations.
     pub(crate) async fn run(self: &Arc<Self>, name: &str, body: Body) -> Result<()> {
-        let namespace = format!("{}-{}", self.prefix, self.next.fetch_add(1, Ordering::Relaxed));
+        let namespace = format!(
+            "{}-{}",
+            self.prefix,
+            self.next.fetch_add(1, Ordering::Relaxed)
+        );
         objects::namespace(&self.client, &namespace).await?;
-        let scene = Scene { suite: self.clone(), namespace: namespace.clone() };
+        let scene = Scene {
+            suite: self.clone(),
+            namespace: namespace.clone(),
+        };
         let begun = Instant::now();
         let result = body(scene).await;
-        self.took.lock().unwrap_or_else(PoisonError::into_inner).push((begun.elapsed(), name.to_owned()));
-        let entries: Vec<Entry> = self.state.ledger().into_iter().filter(|e| scene::belongs(e, &namespace)).collect();
+        self.took
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((begun.elapsed(), name.to_owned()));
+        let entries: Vec<Entry> = self
+            .state
+            .ledger()
+            .into_iter()
+            .filter(|e| scene::belongs(e, &namespace))
+            .collect();
         let violations = ledger::violations(&entries);
         let result = result.and_then(|()| {
             ensure!(violations.is_empty(), "must never happen: {violations:?}");
             Ok(())
         });
         result.with_context(|| {
-            let seen = self.cluster.kubectl(&["-n", &namespace, "describe", "terraformruns"]).unwrap_or_default();
-            let pods = self.cluster.kubectl(&["-n", &namespace, "get", "pods,events"]).unwrap_or_default();
+            let seen = self
+                .cluster
+                .kubectl(&["-n", &namespace, "describe", "terraformruns"])
+                .unwrap_or_default();
+            let pods = self
+                .cluster
+                .kubectl(&["-n", &namespace, "get", "pods,events"])
+                .unwrap_or_default();
             let ledger: Vec<_> = entries.iter().map(Entry::line).collect();
-            format!("{name} in namespace {namespace}\n{seen}\n{pods}\n{}", ledger.concat())
+            format!(
+                "{name} in namespace {namespace}\n{seen}\n{pods}\n{}",
+                ledger.concat()
+            )
         })
     }
 }
@@ -221,8 +284,15 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 /// The condition of a type, if it has this status and reason.
-pub(crate) fn condition<'a>(run: &'a TerraformRunStatus, type_: &str, status: &str, reason: &str) -> Option<&'a Condition> {
-    run.conditions.iter().find(|c| c.type_ == type_ && c.status == status && c.reason == reason)
+pub(crate) fn condition<'a>(
+    run: &'a TerraformRunStatus,
+    type_: &str,
+    status: &str,
+    reason: &str,
+) -> Option<&'a Condition> {
+    run.conditions
+        .iter()
+        .find(|c| c.type_ == type_ && c.status == status && c.reason == reason)
 }
 
 /// Fails unless `text` contains `part`.

@@ -34,8 +34,16 @@ pub(crate) struct PlayedApi {
 impl From<Trouble> for ApiError {
     fn from(trouble: Trouble) -> Self {
         match trouble {
-            Trouble::Lost => Self { code: None, text: "no answer".into(), after: None },
-            Trouble::Refused(refusal) => Self { code: Some(refusal.code), text: refusal.message, after: None },
+            Trouble::Lost => Self {
+                code: None,
+                text: "no answer".into(),
+                after: None,
+            },
+            Trouble::Refused(refusal) => Self {
+                code: Some(refusal.code),
+                text: refusal.message,
+                after: None,
+            },
         }
     }
 }
@@ -43,14 +51,26 @@ impl From<Trouble> for ApiError {
 /// Authentication, and the rights of the attempt's Role.
 fn allowed(world: &World, process: &Process) -> Result<(), Refusal> {
     if !world.authenticates(&process.user) {
-        return Err(Refusal { code: 401, reason: "Unauthorized", message: "Unauthorized".into() });
+        return Err(Refusal {
+            code: 401,
+            reason: "Unauthorized",
+            message: "Unauthorized".into(),
+        });
     }
-    let pod = process.user.pod.as_ref().map_or("", |(pod, _)| pod.as_str());
+    let pod = process
+        .user
+        .pod
+        .as_ref()
+        .map_or("", |(pod, _)| pod.as_str());
     let there = |resource: &str| world.store.get(&Key::of(resource, NS, pod)).is_ok();
     if there("roles") && there("rolebindings") {
         return Ok(());
     }
-    Err(Refusal { code: 403, reason: "Forbidden", message: "no right yet, or none any more".into() })
+    Err(Refusal {
+        code: 403,
+        reason: "Forbidden",
+        message: "no right yet, or none any more".into(),
+    })
 }
 
 impl PlayedApi {
@@ -83,7 +103,10 @@ impl Api for PlayedApi {
 
     async fn patch(&self, operations: Vec<Value>) -> Result<TerraformRun, ApiError> {
         let key = Key::of(RUNS, NS, &self.run);
-        let wanted = operations.iter().find(|o| o["path"] == "/status/phase").map(|o| o["value"].clone());
+        let wanted = operations
+            .iter()
+            .find(|o| o["path"] == "/status/phase")
+            .map(|o| o["value"].clone());
         let what = if operations.iter().any(|o| o["path"] == "/status/claim") {
             "patch status: claim"
         } else if wanted.is_some() {
@@ -92,43 +115,73 @@ impl Api for PlayedApi {
             "patch status"
         };
         self.request(what, move |world, process| {
-            world.store.edit(&process.user, &key, true, &Edit::Json(operations), false)?;
+            world
+                .store
+                .edit(&process.user, &key, true, &Edit::Json(operations), false)?;
             Ok(())
         })
         .await
     }
 
-    async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
+    async fn watch(
+        &self,
+        version: &str,
+    ) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
         let from: u64 = version.parse().unwrap();
         let (process, key) = (self.process.clone(), Key::of(RUNS, NS, &self.run));
-        self.shared.request(&self.process, || "watch run".to_owned(), move |world| Ok(allowed(world, &process)?)).await?;
-        let (shared, process, changes) = (self.shared.clone(), self.process.clone(), self.shared.changes());
-        Ok(stream::unfold((shared, process, key, changes, from), |(shared, process, key, changes, from)| async move {
-            process.live().await;
-            let mut from = from;
-            loop {
-                changes.after(from).await;
-                let seen = shared.act(|world| {
-                    let news = world.store.since(from).iter().rev().find(|change| change.key == key);
-                    let seen = news.map(|change| change.deleted);
-                    from = world.store.version();
-                    seen.map(|deleted| (deleted, 2 + world.chance.below(20)))
-                });
-                let Some((deleted, late)) = seen else { continue };
-                sleep(Duration::from_millis(late)).await;
+        self.shared
+            .request(
+                &self.process,
+                || "watch run".to_owned(),
+                move |world| Ok(allowed(world, &process)?),
+            )
+            .await?;
+        let (shared, process, changes) = (
+            self.shared.clone(),
+            self.process.clone(),
+            self.shared.changes(),
+        );
+        Ok(stream::unfold(
+            (shared, process, key, changes, from),
+            |(shared, process, key, changes, from)| async move {
                 process.live().await;
-                let seen = shared.act(|world| {
-                    let until = world.cut_off.get(&process.name).copied().unwrap_or(0).max(world.api_away_until);
-                    // Send the newest version only: the driver needs no other.
-                    match world.run(&key.name) {
-                        _ if millis() < until => Seen::Lost,
-                        Some(run) if !deleted => Seen::Run(run),
-                        Some(_) | None => Seen::Gone,
-                    }
-                });
-                return Some((seen, (shared, process, key, changes, from)));
-            }
-        }))
+                let mut from = from;
+                loop {
+                    changes.after(from).await;
+                    let seen = shared.act(|world| {
+                        let news = world
+                            .store
+                            .since(from)
+                            .iter()
+                            .rev()
+                            .find(|change| change.key == key);
+                        let seen = news.map(|change| change.deleted);
+                        from = world.store.version();
+                        seen.map(|deleted| (deleted, 2 + world.chance.below(20)))
+                    });
+                    let Some((deleted, late)) = seen else {
+                        continue;
+                    };
+                    sleep(Duration::from_millis(late)).await;
+                    process.live().await;
+                    let seen = shared.act(|world| {
+                        let until = world
+                            .cut_off
+                            .get(&process.name)
+                            .copied()
+                            .unwrap_or(0)
+                            .max(world.api_away_until);
+                        // Send the newest version only: the driver needs no other.
+                        match world.run(&key.name) {
+                            _ if millis() < until => Seen::Lost,
+                            Some(run) if !deleted => Seen::Run(run),
+                            Some(_) | None => Seen::Gone,
+                        }
+                    });
+                    return Some((seen, (shared, process, key, changes, from)));
+                }
+            },
+        ))
     }
 }
 
@@ -142,16 +195,30 @@ pub(crate) struct Started {
 
 /// Starts the container of a pod.
 pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
-    let [name, uid] = ["/metadata/name", "/metadata/uid"].map(|pointer| text(pod, pointer).to_owned());
+    let [name, uid] =
+        ["/metadata/name", "/metadata/uid"].map(|pointer| text(pod, pointer).to_owned());
     let whose = &uid[4..8];
-    let process = Process::new(&format!("{name}/{whose}/{count}"), User::pod(NS, &name, &uid));
+    let process = Process::new(
+        &format!("{name}/{whose}/{count}"),
+        User::pod(NS, &name, &uid),
+    );
     let log = tempfile::Builder::new().tempfile_in(memory()).unwrap();
-    let grace = pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30);
+    let grace = pod["spec"]["terminationGracePeriodSeconds"]
+        .as_u64()
+        .unwrap_or(30);
     let (nonce, has_store, seed) = {
         let mut world = shared.lock();
         world.note(&format!("   {} starts", process.name));
-        world.agents.entry(uid.clone()).or_default().push(process.clone());
-        (format!("{:016x}{:016x}", world.chance.next(), world.chance.next()), world.schedule.scene.datastore, world.schedule.seed)
+        world
+            .agents
+            .entry(uid.clone())
+            .or_default()
+            .push(process.clone());
+        (
+            format!("{:016x}{:016x}", world.chance.next(), world.chance.next()),
+            world.schedule.scene.datastore,
+            world.schedule.seed,
+        )
     };
     let settings = Arc::new(Settings {
         namespace: NS.into(),
@@ -166,16 +233,30 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
         ..Settings::below("/nowhere".as_ref())
     });
     let clock = clock(seed, &process.name);
-    let api = PlayedApi { shared: shared.clone(), process: process.clone(), run: settings.run.clone(), clock: clock.clone() };
+    let api = PlayedApi {
+        shared: shared.clone(),
+        process: process.clone(),
+        run: settings.run.clone(),
+        clock: clock.clone(),
+    };
     let work = PlayedWork::new(shared.clone(), process.clone(), settings.clone(), has_store);
     let driver = Driver::new(Arc::new(api), Arc::new(work), clock, settings);
     let (stop, stops) = mpsc::unbounded_channel();
     let task = tokio::spawn(driver.run(stops));
-    Started { process, stop, task, log }
+    Started {
+        process,
+        stop,
+        task,
+        log,
+    }
 }
 
 /// Directory of short-lived files.
 pub(crate) fn memory() -> &'static std::path::Path {
     let memory = std::path::Path::new("/dev/shm");
-    if memory.is_dir() { memory } else { std::path::Path::new("/tmp") }
+    if memory.is_dir() {
+        memory
+    } else {
+        std::path::Path::new("/tmp")
+    }
 }

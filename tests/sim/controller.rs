@@ -69,7 +69,11 @@ pub(crate) struct Guard {
 
 impl Guard {
     fn new(prober: Arc<Prober>, policies: &[Value]) -> Self {
-        let mut guard = Self { watched: Watched::new(prober), feeds: Default::default(), since: millis() };
+        let mut guard = Self {
+            watched: Watched::new(prober),
+            feeds: Default::default(),
+            since: millis(),
+        };
         guard.tell(policies);
         guard
     }
@@ -86,8 +90,13 @@ impl Guard {
 }
 
 fn listing<K: DeserializeOwned>(objects: &[Value]) -> impl Iterator<Item = Event<K>> {
-    let applied = objects.iter().map(|object| Event::InitApply(K::deserialize(object).unwrap()));
-    [Event::Init].into_iter().chain(applied).chain([Event::InitDone])
+    let applied = objects
+        .iter()
+        .map(|object| Event::InitApply(K::deserialize(object).unwrap()));
+    [Event::Init]
+        .into_iter()
+        .chain(applied)
+        .chain([Event::InitDone])
 }
 
 /// The controller's watches, in the order in which a process lists them.
@@ -102,7 +111,14 @@ pub(crate) enum Watch {
 }
 
 impl Watch {
-    pub(crate) const ALL: [Self; 6] = [Self::Namespaces, Self::Runs, Self::Pods, Self::Nodes, Self::Repositories, Self::Layers];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Namespaces,
+        Self::Runs,
+        Self::Pods,
+        Self::Nodes,
+        Self::Repositories,
+        Self::Layers,
+    ];
 
     /// Namespace and resource of its objects.
     const fn of(self) -> (&'static str, &'static str) {
@@ -148,11 +164,16 @@ impl Informer {
     fn event(&mut self, watch: Watch, event: &Event<Arc<Value>>) {
         let feed = self.feeds.entry(watch).or_default();
         match watch {
-            Watch::Namespaces => feed.event(&read::<PartialObjectMeta<Namespace>>(event), &self.of_namespaces),
+            Watch::Namespaces => feed.event(
+                &read::<PartialObjectMeta<Namespace>>(event),
+                &self.of_namespaces,
+            ),
             Watch::Runs => feed.event(&read::<TerraformRun>(event), &self.of_runs),
             Watch::Pods => feed.event(&read::<Pod>(event), &self.of_pods),
             Watch::Nodes => feed.event(&read::<Node>(event), &self.of_nodes),
-            Watch::Repositories => feed.event(&read::<TerraformRepository>(event), &self.of_repositories),
+            Watch::Repositories => {
+                feed.event(&read::<TerraformRepository>(event), &self.of_repositories)
+            }
             Watch::Layers => feed.event(&read::<TerraformLayer>(event), &self.of_layers),
         }
         self.queue.take(&mut self.waking);
@@ -168,7 +189,11 @@ impl Informer {
                 || "list".into(),
                 |world| {
                     let of = |watch: &Watch| world.store.list(watch.of().1, watch.of().0, "");
-                    Ok((watches.iter().map(of).collect::<Vec<_>>(), world.store.version(), now()))
+                    Ok((
+                        watches.iter().map(of).collect::<Vec<_>>(),
+                        world.store.version(),
+                        now(),
+                    ))
                 },
             );
             match listed.await {
@@ -197,7 +222,10 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
         Box::new(move |method, path| {
             let (shared, process) = (shared.clone(), process.clone());
             Box::pin(async move {
-                let what = format!("datastore: {method} {}", path.rsplit('/').next().unwrap_or_default());
+                let what = format!(
+                    "datastore: {method} {}",
+                    path.rsplit('/').next().unwrap_or_default()
+                );
                 let parts: Vec<String> = path.split(['/', '?']).map(str::to_owned).collect();
                 let read = method == http::Method::GET;
                 let answer = shared.request(
@@ -216,9 +244,16 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
                             world.data.bundles.retain(|(of, _), _| *of != uid);
                             return Ok(Vec::new());
                         }
-                        let attempt = parts.get(7).and_then(|number| number.parse().ok()).unwrap_or(0);
+                        let attempt = parts
+                            .get(7)
+                            .and_then(|number| number.parse().ok())
+                            .unwrap_or(0);
                         let missing = || Refusal::not_found("object");
-                        let found = world.data.results.get(&(uid, attempt)).ok_or_else(missing)?;
+                        let found = world
+                            .data
+                            .results
+                            .get(&(uid, attempt))
+                            .ok_or_else(missing)?;
                         Ok(serde_json::to_vec(found).unwrap())
                     },
                 );
@@ -239,7 +274,10 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
 /// Runs the sweep for leftover rights once, as a starting controller does.
 pub(crate) async fn sweep(shared: &Shared) {
     // By then late writes have landed and are old enough for the sweep.
-    sleep(Duration::from_secs(gc::leftover_accounts::SETTLED.unsigned_abs().as_secs() + 120)).await;
+    sleep(Duration::from_secs(
+        gc::leftover_accounts::SETTLED.unsigned_abs().as_secs() + 120,
+    ))
+    .await;
     let process = Process::new("sweeper", user());
     let _ = gc::leftover_accounts::once(Some(NS), &context(shared, &process).cluster).await;
 }
@@ -251,11 +289,18 @@ fn user() -> User {
 fn context(shared: &Shared, process: &Process) -> Arc<Context> {
     let (has_store, slots, seed) = {
         let world = shared.lock();
-        (world.schedule.scene.datastore, world.schedule.scene.slots, world.schedule.seed)
+        (
+            world.schedule.scene.datastore,
+            world.schedule.scene.slots,
+            world.schedule.seed,
+        )
     };
     // Each process is on its own machine.
     let clock = clock(seed, &format!("{} {}", process.name, millis()));
-    let server = Server { shared: shared.clone(), process: process.clone() };
+    let server = Server {
+        shared: shared.clone(),
+        process: process.clone(),
+    };
     let client = Client::new(Timed::new(server, clock.clone()), "default");
     let settings = Settings {
         datastore_url: has_store.then(|| "https://datastore".into()),
@@ -263,7 +308,10 @@ fn context(shared: &Shared, process: &Process) -> Arc<Context> {
         ..Settings::default()
     };
     let datastore = has_store.then(|| datastore(shared, process));
-    Arc::new(Context::new(Cluster::new(client, settings, clock), datastore))
+    Arc::new(Context::new(
+        Cluster::new(client, settings, clock),
+        datastore,
+    ))
 }
 
 async fn live(shared: Shared, process: Process, index: u8) {
@@ -274,15 +322,26 @@ async fn live(shared: Shared, process: Process, index: u8) {
     });
     let cluster = &ctx.cluster;
     let layers = Arc::new(Layers::new(&cluster.settings, cluster.metrics.clone()));
-    let of_layers = Arc::new(layer::Context::new(cluster.clone(), layers, ctx.events.clone()));
+    let of_layers = Arc::new(layer::Context::new(
+        cluster.clone(),
+        layers,
+        ctx.events.clone(),
+    ));
     let (_stop, stopped) = watch::channel(false);
-    let revoke = Revoke { runs: ctx.clone(), layers: of_layers.clone() }.run(Arc::new(Readiness::awaiting(1)), stopped);
+    let revoke = Revoke {
+        runs: ctx.clone(),
+        layers: of_layers.clone(),
+    }
+    .run(Arc::new(Readiness::awaiting(1)), stopped);
     let ((wake, waking), (to_layers, layers_waking)) = (unbounded(), unbounded());
     cluster.wakers.add(None, wake.clone());
     of_layers.layers.wakers.add(None, to_layers.clone());
     let (runs, layers) = (Store::new(wake), Store::new(to_layers));
     let (queue, layer_queue) = (Queue::new(runs.clone()), Queue::new(layers.clone()));
-    let watches = Watches { runs: ctx.clone(), layers: of_layers.clone() };
+    let watches = Watches {
+        runs: ctx.clone(),
+        layers: of_layers.clone(),
+    };
     let informer = Informer {
         feeds: BTreeMap::new(),
         of_namespaces: watches.of_namespaces(),
@@ -303,10 +362,16 @@ async fn live(shared: Shared, process: Process, index: u8) {
     };
     let layers = async {
         of_layers.layers.listings.ready().await;
-        let look = move |seen: Arc<TerraformLayer>| layer::reconcile(seen, of_layers.clone()).boxed();
+        let look =
+            move |seen: Arc<TerraformLayer>| layer::reconcile(seen, of_layers.clone()).boxed();
         layer_queue.work(&process, look).await;
     };
-    tokio::join!(inform(&shared, &process, index, informer), queue.work(&process, look), layers, revoke);
+    tokio::join!(
+        inform(&shared, &process, index, informer),
+        queue.work(&process, look),
+        layers,
+        revoke
+    );
 }
 
 /// Fills the caches: a list, then every change in order, each after a delay. A watch without events for a while lists again.
@@ -318,13 +383,19 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
     loop {
         let (lost, again) = {
             let mut world = shared.lock();
-            (world.next_listing(index), world.again.remove(&index).unwrap_or(0))
+            (
+                world.next_listing(index),
+                world.again.remove(&index).unwrap_or(0),
+            )
         };
         seen = seen.saturating_sub(again);
         let due = lost.map_or(0, |(_, until)| until.saturating_sub(millis()));
         if let Some((watch, _)) = lost.filter(|_| due == 0) {
             shared.lock().deaf.remove(&(index, watch));
-            let just = Watch::ALL.chunks(1).find(|just| just[0] == watch).unwrap_or_default();
+            let just = Watch::ALL
+                .chunks(1)
+                .find(|just| just[0] == watch)
+                .unwrap_or_default();
             known.insert(watch, informer.list(just, shared, process).await);
             continue;
         }
@@ -350,10 +421,21 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
         };
         for change in fresh {
             seen = change.version;
-            let watch = Watch::ALL.into_iter().find(|watch| watch.of().1 == change.key.resource);
-            let Some(watch) = watch.filter(|watch| !deaf.contains_key(&(index, *watch))) else { continue };
-            if known.get(&watch).is_none_or(|known| change.version > *known) {
-                let event = if change.deleted { Event::Delete(change.object) } else { Event::Apply(change.object) };
+            let watch = Watch::ALL
+                .into_iter()
+                .find(|watch| watch.of().1 == change.key.resource);
+            let Some(watch) = watch.filter(|watch| !deaf.contains_key(&(index, *watch))) else {
+                continue;
+            };
+            if known
+                .get(&watch)
+                .is_none_or(|known| change.version > *known)
+            {
+                let event = if change.deleted {
+                    Event::Delete(change.object)
+                } else {
+                    Event::Apply(change.object)
+                };
                 informer.event(watch, &event);
             }
         }

@@ -35,12 +35,24 @@ struct Wanted {
 impl Wanted {
     async fn of(request: Request<Body>) -> Self {
         let (head, body) = request.into_parts();
-        let mut parts = head.uri.path().split('/').skip_while(|part| *part != "namespaces").skip(1).map(str::to_owned);
+        let mut parts = head
+            .uri
+            .path()
+            .split('/')
+            .skip_while(|part| *part != "namespaces")
+            .skip(1)
+            .map(str::to_owned);
         let mut part = || parts.next().unwrap_or_default();
-        let (mut namespace, mut resource, name, sub) = match head.uri.path().strip_prefix("/api/v1/nodes") {
-            Some(name) => (String::new(), NODES.to_owned(), name.trim_start_matches('/').to_owned(), String::new()),
-            None => (part(), part(), part(), part()),
-        };
+        let (mut namespace, mut resource, name, sub) =
+            match head.uri.path().strip_prefix("/api/v1/nodes") {
+                Some(name) => (
+                    String::new(),
+                    NODES.to_owned(),
+                    name.trim_start_matches('/').to_owned(),
+                    String::new(),
+                ),
+                None => (part(), part(), part(), part()),
+            };
         if namespace.is_empty() && resource.is_empty() {
             // Requests for all namespaces: one namespace has runs.
             let last = head.uri.path().rsplit('/').next().unwrap_or_default();
@@ -48,10 +60,23 @@ impl Wanted {
         }
         let query = head.uri.query().unwrap_or_default();
         let field = |key: &str| {
-            let value = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(k, _)| *k == key).map(|(_, value)| value);
-            value.unwrap_or_default().replace("%3D", "=").replace("%2F", "/").replace("%2C", ",")
+            let value = query
+                .split('&')
+                .filter_map(|pair| pair.split_once('='))
+                .find(|(k, _)| *k == key)
+                .map(|(_, value)| value);
+            value
+                .unwrap_or_default()
+                .replace("%3D", "=")
+                .replace("%2F", "/")
+                .replace("%2C", ",")
         };
-        let kind = head.headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
+        let kind = head
+            .headers
+            .get("content-type")
+            .and_then(|kind| kind.to_str().ok())
+            .unwrap_or_default()
+            .to_owned();
         let bytes = body.collect_bytes().await.unwrap_or_default();
         Self {
             method: head.method,
@@ -70,17 +95,28 @@ impl Wanted {
         let key = Key::of(&self.resource, &self.namespace, &self.name);
         let whole = |object: std::sync::Arc<Value>| (*object).clone();
         Ok(match (&self.method, self.name.is_empty()) {
-            (&Method::GET, _) if self.resource.is_empty() => json!({"metadata": {"name": self.namespace}}),
+            (&Method::GET, _) if self.resource.is_empty() => {
+                json!({"metadata": {"name": self.namespace}})
+            }
             (&Method::GET, false) => whole(world.store.get(&key)?),
             (&Method::GET, true) => {
-                let items: Vec<Value> =
-                    world.store.list(&self.resource, &self.namespace, &self.selector).into_iter().map(whole).collect();
+                let items: Vec<Value> = world
+                    .store
+                    .list(&self.resource, &self.namespace, &self.selector)
+                    .into_iter()
+                    .map(whole)
+                    .collect();
                 json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": world.store.version().to_string()},
                     "items": items})
             }
-            (&Method::POST, _) => {
-                whole(world.store.create(&process.user, &self.resource, &self.namespace, self.body, self.dry, now())?)
-            }
+            (&Method::POST, _) => whole(world.store.create(
+                &process.user,
+                &self.resource,
+                &self.namespace,
+                self.body,
+                self.dry,
+                now(),
+            )?),
             (&Method::PATCH | &Method::PUT, _) => {
                 let edit = if self.method == Method::PUT {
                     Edit::Replace(self.body)
@@ -91,20 +127,38 @@ impl Wanted {
                 } else {
                     Edit::Merge(self.body)
                 };
-                whole(world.store.edit(&process.user, &key, self.status, &edit, self.dry)?)
+                whole(
+                    world
+                        .store
+                        .edit(&process.user, &key, self.status, &edit, self.dry)?,
+                )
             }
             (&Method::DELETE, false) => {
                 let grace = self.body["gracePeriodSeconds"].as_u64().or_else(|| {
                     let pod = world.store.get(&key).ok()?;
-                    (self.resource == PODS).then(|| pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30))
+                    (self.resource == PODS).then(|| {
+                        pod["spec"]["terminationGracePeriodSeconds"]
+                            .as_u64()
+                            .unwrap_or(30)
+                    })
                 });
-                world.store.delete(&key, &self.body["preconditions"], grace, now())?;
+                world
+                    .store
+                    .delete(&key, &self.body["preconditions"], grace, now())?;
                 json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})
             }
             (&Method::DELETE, true) => {
-                for object in world.store.list(&self.resource, &self.namespace, &self.selector) {
+                for object in world
+                    .store
+                    .list(&self.resource, &self.namespace, &self.selector)
+                {
                     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                    let _ = world.store.delete(&Key::of(&self.resource, &self.namespace, name), &Value::Null, None, now());
+                    let _ = world.store.delete(
+                        &Key::of(&self.resource, &self.namespace, name),
+                        &Value::Null,
+                        None,
+                        now(),
+                    );
                 }
                 json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})
             }
@@ -141,7 +195,14 @@ impl Service<Request<Body>> for Server {
                 ),
                 process.clone(),
             );
-            match shared.request(&process, || what, move |world| Ok((wanted.carry_out(world, &of)?, now()))).await {
+            match shared
+                .request(
+                    &process,
+                    || what,
+                    move |world| Ok((wanted.carry_out(world, &of)?, now())),
+                )
+                .await
+            {
                 Ok((body, at)) => {
                     let mut answer = answer(200, &body);
                     answer.headers_mut().insert(DATE, date(at).parse().unwrap());

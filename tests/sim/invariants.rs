@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crds::{ApprovalMode, Attempt, Changed, Claim, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
+use crds::{
+    ApprovalMode, Attempt, Changed, Claim, RunResult, TerraformRun, TerraformRunStatus, conditions,
+    names, reason,
+};
 use kube::ResourceExt;
 use played::store::{is_leaving, label, text};
 use played::trace::{self, Step};
@@ -61,16 +64,24 @@ pub(crate) fn gone(world: &mut World, run: &TerraformRun) {
 }
 
 pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
-    for (invariant, text) in trace::step(step).into_iter().chain(trace::version(step.after, bytes)) {
+    for (invariant, text) in trace::step(step)
+        .into_iter()
+        .chain(trace::version(step.after, bytes))
+    {
         world.violated(invariant, &text);
     }
     let (empty, new) = (TerraformRunStatus::default(), step.after);
     bounded(world, new);
     layered::run(world, step.before, new);
-    let was = step.before.and_then(|run| run.status.as_ref()).unwrap_or(&empty);
+    let was = step
+        .before
+        .and_then(|run| run.status.as_ref())
+        .unwrap_or(&empty);
     let is = new.status.as_ref().unwrap_or(&empty);
     let uid = new.uid().unwrap_or_default();
-    let unverified = |run: &TerraformRun| has_condition(run, (conditions::APPROVED, "False", reason::UNVERIFIED));
+    let unverified = |run: &TerraformRun| {
+        has_condition(run, (conditions::APPROVED, "False", reason::UNVERIFIED))
+    };
     if unverified(new) && !step.before.is_some_and(unverified) {
         world.note("   the run says that its approval was revoked");
         world.came_to("revoked");
@@ -79,11 +90,21 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
         world.note("   the run says NodeUnreachable");
         world.came_to("node lost");
     }
-    if let Some(Attempt { number, restores, .. }) = is.attempt {
+    if let Some(Attempt {
+        number, restores, ..
+    }) = is.attempt
+    {
         let watcher = &mut world.watcher;
-        watcher.phases.extend(is.phase.map(|phase| (uid.clone(), number, phase.as_str())));
-        let adopted = is.adopted.iter().filter(|adopted| adopted.attempt == number);
-        watcher.adoptions.extend(adopted.map(|adopted| (uid.clone(), number, adopted.nonce.clone())));
+        watcher
+            .phases
+            .extend(is.phase.map(|phase| (uid.clone(), number, phase.as_str())));
+        let adopted = is
+            .adopted
+            .iter()
+            .filter(|adopted| adopted.attempt == number);
+        watcher
+            .adoptions
+            .extend(adopted.map(|adopted| (uid.clone(), number, adopted.nonce.clone())));
         if was.attempt.as_ref().map(|old| old.number) != Some(number) {
             opened(world, new, was);
         }
@@ -112,16 +133,31 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
         let hooked = world.watcher.hooked.get(&uid).copied();
         let by_agent = step.by.is_some_and(|by| !by.pod.is_empty());
         if hooked == Some(Hooked::After { failed: true }) && by_agent && is.failed_hook.is_none() {
-            world.violated("S71", "a hook behind the apply failed, and nothing is said of it");
+            world.violated(
+                "S71",
+                "a hook behind the apply failed, and nothing is said of it",
+            );
         }
         if let Some(failed) = &is.failed_hook {
-            world.came_to(if failed.name.is_empty() { "hooks left out" } else { "hook failed" });
+            world.came_to(if failed.name.is_empty() {
+                "hooks left out"
+            } else {
+                "hook failed"
+            });
         }
-        let ended = Ended { name: new.name_any(), result, changes, settled: false };
+        let ended = Ended {
+            name: new.name_any(),
+            result,
+            changes,
+            settled: false,
+        };
         world.watcher.results.insert(uid.clone(), ended);
     }
     let given_up = annotation(new, names::ABANDON).is_some_and(|why| why != FORGED);
-    if given_up && is.result == Some(RunResult::Indeterminate) && world.watcher.given_up.insert(uid.clone()) {
+    if given_up
+        && is.result == Some(RunResult::Indeterminate)
+        && world.watcher.given_up.insert(uid.clone())
+    {
         world.came_to("given up");
     }
     let message = is.message.as_deref().unwrap_or_default();
@@ -144,13 +180,24 @@ pub(crate) fn has_condition(run: &TerraformRun, wanted: (&str, &str, &str)) -> b
 
 /// Checks a written pod. Before its adoption an attempt may get another pod, afterwards never.
 pub(crate) fn podded(world: &mut World, pod: &Value) {
-    let (run, attempt) = (label(pod, names::LABEL_RUN_UID), label(pod, names::LABEL_ATTEMPT));
+    let (run, attempt) = (
+        label(pod, names::LABEL_RUN_UID),
+        label(pod, names::LABEL_ATTEMPT),
+    );
     let (name, number) = (text(pod, "/metadata/name"), attempt.parse().unwrap_or(0));
     let watcher = &mut world.watcher;
-    if !watcher.pods.insert((run.to_owned(), number, text(pod, "/metadata/uid").to_owned())) {
+    if !watcher.pods.insert((
+        run.to_owned(),
+        number,
+        text(pod, "/metadata/uid").to_owned(),
+    )) {
         return;
     }
-    if watcher.adoptions.iter().any(|(of, attempt, _)| of == run && *attempt == number) {
+    if watcher
+        .adoptions
+        .iter()
+        .any(|(of, attempt, _)| of == run && *attempt == number)
+    {
         watcher.second_pods.push(name.to_owned());
         world.note(&format!("   a second pod {name}"));
     }
@@ -160,7 +207,10 @@ pub(crate) fn podded(world: &mut World, pod: &Value) {
 fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
     let selector = format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default());
     let before = was.attempt.as_ref().map_or(0, |attempt| attempt.number);
-    let adopted = was.adopted.as_ref().filter(|adopted| adopted.attempt == before);
+    let adopted = was
+        .adopted
+        .as_ref()
+        .filter(|adopted| adopted.attempt == before);
     for pod in world.store.list("pods", NS, &selector) {
         let ended = ["Succeeded", "Failed"].contains(&text(&pod, "/status/phase"));
         // These pods must have no effect (S17): pods of attempts that have a successor, and pods other than the adopted one.
@@ -178,13 +228,22 @@ fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
 
 /// Checks the number of open attempts.
 fn bounded(world: &mut World, new: &TerraformRun) {
-    let Schedule { scene, faults, strikes, .. } = &world.schedule;
+    let Schedule {
+        scene,
+        faults,
+        strikes,
+        ..
+    } = &world.schedule;
     // The bound may be exceeded in two cases: two leaders do not see each other's attempts, and a new process does not see a request of its
     // dead predecessor that takes effect later.
-    let has_late = faults.iter().any(|(_, fault)| matches!(fault, Fault::Late(_)));
+    let has_late = faults
+        .iter()
+        .any(|(_, fault)| matches!(fault, Fault::Late(_)));
     let is_death = |fault: &Fault| matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
     let has_deaths = faults.iter().any(|(_, fault)| is_death(fault))
-        || strikes.iter().any(|(_, strike)| matches!(strike, Strike::KillController(_)));
+        || strikes
+            .iter()
+            .any(|(_, strike)| matches!(strike, Strike::KillController(_)));
     let bound = usize::from(scene.slots);
     if bound == 0 || scene.two || has_late && has_deaths {
         return;
@@ -195,10 +254,21 @@ fn bounded(world: &mut World, new: &TerraformRun) {
     };
     let key = |run: &TerraformRun| Some((run.uid()?, open(run)?));
     if let (Some(key), Some(status)) = (key(new), &new.status) {
-        let TerraformRunStatus { approval, plan, attempt, lease, claim, .. } = status;
-        let approved = approval.as_ref().is_some_and(|record| record.checksum.is_some());
+        let TerraformRunStatus {
+            approval,
+            plan,
+            attempt,
+            lease,
+            claim,
+            ..
+        } = status;
+        let approved = approval
+            .as_ref()
+            .is_some_and(|record| record.checksum.is_some());
         let kept = plan.as_ref().is_some_and(|plan| plan.bundle.is_some());
-        let restores = attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some());
+        let restores = attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.restores.is_some());
         // It has returned its slot and cannot end yet.
         let holds = lease.is_some() || claim.is_some() || kept || restores;
         let waits = approved && !holds && !status.is_terminal();
@@ -212,13 +282,18 @@ fn bounded(world: &mut World, new: &TerraformRun) {
             (is, _) => is,
         };
     }
-    let others = world.runs.values().map(|run| &**run).filter(|run| run.uid() != new.uid());
+    let others = world
+        .runs
+        .values()
+        .map(|run| &**run)
+        .filter(|run| run.uid() != new.uid());
     let counted = |run: &TerraformRun| world.watcher.counts.get(&key(run)?).copied().flatten();
     let open: Vec<bool> = others.chain([new]).filter_map(counted).collect();
     for what in [false, true] {
         let count = open.iter().filter(|is_apply| **is_apply == what).count();
         if count > bound {
-            let text = format!("{count} attempts are open that are applies: {what}; {bound} may be");
+            let text =
+                format!("{count} attempts are open that are applies: {what}; {bound} may be");
             world.violated("S80", &text);
         }
     }
@@ -232,10 +307,13 @@ fn claimed(world: &mut World, run: &TerraformRun) {
     let TerraformRunStatus { approval, plan, .. } = run.status.clone().unwrap_or_default();
     let by = approval.as_ref().map(|record| record.by.as_str());
     let approvers = (by, annotation(run, names::APPROVED_BY));
-    if run.spec.approval.mode == ApprovalMode::Manual && approvers != (Some("alice"), Some("alice")) {
+    if run.spec.approval.mode == ApprovalMode::Manual && approvers != (Some("alice"), Some("alice"))
+    {
         world.violated("S3", "a claim of an approval by a user without the right");
     }
-    let comment = approval.as_ref().and_then(|record| record.comment.as_deref());
+    let comment = approval
+        .as_ref()
+        .and_then(|record| record.comment.as_deref());
     if comment == Some(FORGED) && !world.believes_forgeries() {
         world.violated("S3", "a claim of a forged approval");
     }
@@ -261,10 +339,22 @@ pub(crate) fn at_rest(world: &World) -> bool {
         status.is_terminal() && !open && told && !asked && status.lease.is_none()
     };
     let mut runs = world.runs.values();
-    let over = runs.all(|run| run.metadata.deletion_timestamp.is_none() && run.status.as_ref().is_some_and(|s| is_over(s, run)));
-    let is_free = |pod: &Value| pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) && !is_leaving(pod);
+    let over = runs.all(|run| {
+        run.metadata.deletion_timestamp.is_none()
+            && run.status.as_ref().is_some_and(|s| is_over(s, run))
+    });
+    let is_free = |pod: &Value| {
+        pod["metadata"]["finalizers"]
+            .as_array()
+            .is_none_or(Vec::is_empty)
+            && !is_leaving(pod)
+    };
     over && !proof_is_there(world)
-        && world.store.list("pods", NS, "").iter().all(|pod| is_free(pod))
+        && world
+            .store
+            .list("pods", NS, "")
+            .iter()
+            .all(|pod| is_free(pod))
         && world.agents.values().flatten().all(Process::is_dead)
 }
 
@@ -273,7 +363,10 @@ fn proof_is_there(world: &World) -> bool {
     world.runs.values().any(|run| {
         let status = run.status.clone().unwrap_or_default();
         let claim = status.claim.as_ref().map_or(0, |claim| claim.attempt);
-        let message = world.data.results.get(&(run.uid().unwrap_or_default(), claim));
+        let message = world
+            .data
+            .results
+            .get(&(run.uid().unwrap_or_default(), claim));
         let known = message.is_some_and(|message| message.result.is_some());
         status.result == Some(RunResult::Indeterminate) && status.settled.is_none() && known
     })
@@ -282,21 +375,47 @@ fn proof_is_there(world: &World) -> bool {
 /// Checks the end of a life: no activity is left, and the results of the runs equal the tool's actions.
 pub(crate) fn judge(world: &mut World, rested: bool) {
     if !rested {
-        let runs = world.runs.values().map(|run| format!("{}: {}", run.name_any(), say(run)));
-        let alive = world.agents.values().flatten().filter(|process| !process.is_dead());
+        let runs = world
+            .runs
+            .values()
+            .map(|run| format!("{}: {}", run.name_any(), say(run)));
+        let alive = world
+            .agents
+            .values()
+            .flatten()
+            .filter(|process| !process.is_dead());
         let alive: Vec<_> = alive.map(|process| &*process.name).collect();
-        let text = format!("no rest after {} s: {:?}; alive: {alive:?}", millis() / 1000, runs.collect::<Vec<_>>());
+        let text = format!(
+            "no rest after {} s: {:?}; alive: {alive:?}",
+            millis() / 1000,
+            runs.collect::<Vec<_>>()
+        );
         world.violated("L1", &text);
         return;
     }
     let results = std::mem::take(&mut world.watcher.results);
-    for (uid, Ended { name, result, changes, settled }) in &results {
-        let deeds = world.watcher.applied.get(uid).map(|applied| applied.deeds.clone()).unwrap_or_default();
+    for (
+        uid,
+        Ended {
+            name,
+            result,
+            changes,
+            settled,
+        },
+    ) in &results
+    {
+        let deeds = world
+            .watcher
+            .applied
+            .get(uid)
+            .map(|applied| applied.deeds.clone())
+            .unwrap_or_default();
         let fine = deeds.ended == Some(true);
         let claimed = world.watcher.claims.contains_key(uid);
         world.came_to(ending(*result, claimed));
         // The simulated tool reports its changes, so a failure must report them as well.
-        let failed = *result == RunResult::Failed && (fine || (*changes == Changed::Some && deeds.changed == 0));
+        let failed = *result == RunResult::Failed
+            && (fine || (*changes == Changed::Some && deeds.changed == 0));
         let lie = trace::truth(*result, *changes, claimed, &deeds);
         if lie.is_some() || failed || (*settled && !fine) {
             let text = format!("{name} ended {result} with changes {changes:?}; it was {deeds:?}");
@@ -307,7 +426,8 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
         let hooked = world.watcher.hooked.get(uid).copied();
         let has_begun = matches!(hooked, Some(Hooked::After { .. }));
         if has_begun && world.schedule.scene.datastore && !is_applied {
-            let text = format!("{name} ended {result}, though it was applied and its hooks had begun");
+            let text =
+                format!("{name} ended {result}, though it was applied and its hooks had begun");
             world.violated("S71", &text);
         }
         if hooked.is_some() {
@@ -334,14 +454,20 @@ fn litter(world: &World) -> Vec<(&'static str, String)> {
         let attempt = run.status.as_ref()?.attempt.as_ref()?;
         attempt.open.then(|| attempt.number.to_string())
     };
-    let living = world.runs.values().filter_map(|run| Some((run.uid()?, open(run))));
+    let living = world
+        .runs
+        .values()
+        .filter_map(|run| Some((run.uid()?, open(run))));
     let living: BTreeMap<String, Option<String>> = living.collect();
     let mut found = Vec::new();
     for resource in ["pods", "serviceaccounts", "roles", "rolebindings"] {
         for object in world.store.list(resource, NS, "") {
             let needed = living
                 .get(label(&object, names::LABEL_RUN_UID))
-                .is_some_and(|open| resource == "pods" || open.as_deref() == Some(label(&object, names::LABEL_ATTEMPT)));
+                .is_some_and(|open| {
+                    resource == "pods"
+                        || open.as_deref() == Some(label(&object, names::LABEL_ATTEMPT))
+                });
             if !needed {
                 found.push((resource, text(&object, "/metadata/name").to_owned()));
             }
@@ -361,16 +487,36 @@ fn ending(result: RunResult, claimed: bool) -> &'static str {
 fn say(run: &TerraformRun) -> String {
     let status = run.status.clone().unwrap_or_default();
     let open = |open: bool| if open { " open" } else { "" };
-    let attempt = status.attempt.map(|a| format!("a{}{}", a.number, open(a.open))).unwrap_or_default();
-    let (phase, result, message) = (status.phase, status.result, status.message.unwrap_or_default());
-    let (claim, deleted) = (status.claim.is_some(), run.metadata.deletion_timestamp.is_some());
+    let attempt = status
+        .attempt
+        .map(|a| format!("a{}{}", a.number, open(a.open)))
+        .unwrap_or_default();
+    let (phase, result, message) = (
+        status.phase,
+        status.result,
+        status.message.unwrap_or_default(),
+    );
+    let (claim, deleted) = (
+        status.claim.is_some(),
+        run.metadata.deletion_timestamp.is_some(),
+    );
     format!("{phase:?} {result:?} {attempt:?} claim={claim} deleted={deleted} {message}")
 }
 
 /// A line of the trace.
 pub(crate) fn differences(old: Option<&TerraformRun>, new: &TerraformRun, deleted: bool) -> String {
     let version = new.metadata.resource_version.clone().unwrap_or_default();
-    let approval = new.status.as_ref().is_some_and(|status| status.approval.is_some());
-    let (begun, gone) = (if old.is_none() { " (new)" } else { "" }, if deleted { " GONE" } else { "" });
-    format!("   => {}{begun}@{version}{gone}: {} approved={approval}", new.name_any(), say(new))
+    let approval = new
+        .status
+        .as_ref()
+        .is_some_and(|status| status.approval.is_some());
+    let (begun, gone) = (
+        if old.is_none() { " (new)" } else { "" },
+        if deleted { " GONE" } else { "" },
+    );
+    format!(
+        "   => {}{begun}@{version}{gone}: {} approved={approval}",
+        new.name_any(),
+        say(new)
+    )
 }

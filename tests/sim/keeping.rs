@@ -23,13 +23,23 @@ impl PlayedWork {
         let mut told = self.told.subscribe();
         while let Some(lock) = self.shared.act(|world| self.try_lock(world)) {
             let pod = lock.holder.split('/').next().unwrap_or_default();
-            let held = StateLock { id: lock.id.clone(), who: format!("root@{pod}"), operation: None, created: None };
+            let held = StateLock {
+                id: lock.id.clone(),
+                who: format!("root@{pod}"),
+                operation: None,
+                created: None,
+            };
             let _ = notices.send(Notice::Locked(held));
             let until = tokio::time::Instant::now() + LOCK_AGAIN;
             while tokio::time::Instant::now() < until {
                 if *told.borrow_and_update() > 0 {
                     let text = format!("the state is locked by {}", lock.holder);
-                    return Err(failure(FailureClass::StateLocked, reason::STATE_LOCKED, &text, Changed::None));
+                    return Err(failure(
+                        FailureClass::StateLocked,
+                        reason::STATE_LOCKED,
+                        &text,
+                        Changed::None,
+                    ));
                 }
                 if self.mine().release.take_if(|id| *id == lock.id).is_some() {
                     let id = lock.id.clone();
@@ -38,8 +48,12 @@ impl PlayedWork {
                         Ok(())
                     };
                     // Ignore the result: the next attempt shows whether it is free.
-                    let _ = self.shared.request(&self.process, || "release the lock".to_owned(), unlock).await;
-                    let _ = notices.send(Notice::Unlocked(format!("released the lock {}", lock.id)));
+                    let _ = self
+                        .shared
+                        .request(&self.process, || "release the lock".to_owned(), unlock)
+                        .await;
+                    let _ =
+                        notices.send(Notice::Unlocked(format!("released the lock {}", lock.id)));
                     break;
                 }
                 tokio::select! {
@@ -57,17 +71,30 @@ impl PlayedWork {
     fn try_lock(&self, world: &mut World) -> Option<Lock> {
         let (process, settings) = (&self.process, &self.settings);
         if let Some(lock) = &world.lock {
-            let run = world.runs.values().find(|run| run.metadata.uid.as_deref() == Some(&lock.uid));
-            let closed = run.and_then(|run| run.status.as_ref()).is_none_or(|status| {
-                let over = status.attempt.as_ref().is_none_or(|a| a.number > lock.attempt || !a.open);
-                over && status.claim.is_none()
-            });
+            let run = world
+                .runs
+                .values()
+                .find(|run| run.metadata.uid.as_deref() == Some(&lock.uid));
+            let closed = run
+                .and_then(|run| run.status.as_ref())
+                .is_none_or(|status| {
+                    let over = status
+                        .attempt
+                        .as_ref()
+                        .is_none_or(|a| a.number > lock.attempt || !a.open);
+                    over && status.claim.is_none()
+                });
             if !(self.has_store && closed) {
                 return Some(lock.clone());
             }
         }
         let id = format!("{}@{}", process.name, millis());
-        world.lock = Some(Lock { id, holder: process.name.clone(), uid: settings.run_uid.clone(), attempt: settings.attempt });
+        world.lock = Some(Lock {
+            id,
+            holder: process.name.clone(),
+            uid: settings.run_uid.clone(),
+            attempt: settings.attempt,
+        });
         None
     }
 
@@ -79,8 +106,15 @@ impl PlayedWork {
         let (uid, record) = (self.settings.run_uid.clone(), claim.clone());
         let claimed = || refused("AlreadyClaimed", "another process claimed this run");
         let kept = self.stored("record the claim", 60, move |data| {
-            let there = data.claims.entry(uid.clone()).or_insert_with(|| record.clone());
-            if *there == record { Ok(()) } else { Err(claimed()) }
+            let there = data
+                .claims
+                .entry(uid.clone())
+                .or_insert_with(|| record.clone());
+            if *there == record {
+                Ok(())
+            } else {
+                Err(claimed())
+            }
         });
         kept.await.map_err(unrecorded)
     }

@@ -19,8 +19,15 @@ pub(crate) async fn run(shared: Shared) {
         let fresh: Vec<Arc<Value>> = {
             let world = shared.lock();
             let is_fresh = |pod: &Value| pod["spec"]["nodeName"].is_null() && !is_leaving(pod);
-            let pods = world.store.since(seen).iter().filter(|change| change.key.resource == PODS && !change.deleted);
-            let fresh = pods.map(|change| change.object.clone()).filter(|pod| is_fresh(pod)).collect();
+            let pods = world
+                .store
+                .since(seen)
+                .iter()
+                .filter(|change| change.key.resource == PODS && !change.deleted);
+            let fresh = pods
+                .map(|change| change.object.clone())
+                .filter(|pod| is_fresh(pod))
+                .collect();
             seen = world.store.version();
             fresh
         };
@@ -38,12 +45,17 @@ struct Pod {
 
 impl Pod {
     fn object(&self, world: &World) -> Option<Arc<Value>> {
-        world.store.get(&self.key).ok().filter(|pod| pod["metadata"]["uid"] == *self.uid)
+        world
+            .store
+            .get(&self.key)
+            .ok()
+            .filter(|pod| pod["metadata"]["uid"] == *self.uid)
     }
 
     /// Until when its node is lost: it neither sends nor receives.
     fn lost_until(&self, world: &World) -> u64 {
-        self.object(world).map_or(0, |pod| world.lost_until(text(&pod, "/spec/nodeName")))
+        self.object(world)
+            .map_or(0, |pod| world.lost_until(text(&pod, "/spec/nodeName")))
     }
 
     /// Patches the pod as soon as the node is reachable.
@@ -55,9 +67,20 @@ impl Pod {
     async fn say(&self, shared: &Shared, patch: Value, holds: impl FnOnce(&Value) -> bool) {
         let away = {
             let world = shared.lock();
-            let names = world.agents.get(&self.uid).into_iter().flatten().map(|process| process.name.clone());
-            let cut_off = names.filter_map(|name| world.cut_off.get(&name).copied()).max().unwrap_or(0);
-            cut_off.max(self.lost_until(&world)).max(world.api_away_until).saturating_sub(millis())
+            let names = world
+                .agents
+                .get(&self.uid)
+                .into_iter()
+                .flatten()
+                .map(|process| process.name.clone());
+            let cut_off = names
+                .filter_map(|name| world.cut_off.get(&name).copied())
+                .max()
+                .unwrap_or(0);
+            cut_off
+                .max(self.lost_until(&world))
+                .max(world.api_away_until)
+                .saturating_sub(millis())
         };
         if away > 0 {
             sleep(Duration::from_millis(away)).await;
@@ -76,12 +99,19 @@ fn state(state: &Value) -> Value {
 
 async fn one(shared: Shared, object: Arc<Value>) {
     let key = Key::of(PODS, NS, text(&object, "/metadata/name"));
-    let pod = Pod { key, uid: text(&object, "/metadata/uid").to_owned() };
+    let pod = Pod {
+        key,
+        uid: text(&object, "/metadata/uid").to_owned(),
+    };
     shared.pause(10).await;
     let there = shared.act(|world| {
         let there = pod.object(world).is_some_and(|object| !is_leaving(&object));
         if there {
-            world.store.node_writes(&pod.key, &pod.uid, &json!({"spec": {"nodeName": world.place()}}));
+            world.store.node_writes(
+                &pod.key,
+                &pod.uid,
+                &json!({"spec": {"nodeName": world.place()}}),
+            );
         }
         there
     });
@@ -100,8 +130,13 @@ async fn one(shared: Shared, object: Arc<Value>) {
         return;
     }
     if shared.lock().schedule.scene.no_image {
-        let waiting = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
-        pod.write(&shared, json!({"status": {"containerStatuses": state(&waiting)}})).await;
+        let waiting =
+            json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
+        pod.write(
+            &shared,
+            json!({"status": {"containerStatuses": state(&waiting)}}),
+        )
+        .await;
         let changes = shared.changes();
         let deleted = |world: &World| pod.object(world).is_none_or(|object| is_leaving(&object));
         while !deleted(&shared.lock()) {
@@ -112,13 +147,23 @@ async fn one(shared: Shared, object: Arc<Value>) {
     }
     let mut all = vec![start(&shared, &object, 1)];
     let reporter = shared.clone();
-    let running = Pod { key: pod.key.clone(), uid: pod.uid.clone() };
+    let running = Pod {
+        key: pod.key.clone(),
+        uid: pod.uid.clone(),
+    };
     tokio::spawn(async move {
         reporter.pause(100).await;
-        let unfinished = running.object(&reporter.lock()).is_some_and(|o| o["status"]["phase"] == "Pending");
+        let unfinished = running
+            .object(&reporter.lock())
+            .is_some_and(|o| o["status"]["phase"] == "Pending");
         if unfinished {
-            let status = json!({"phase": "Running", "containerStatuses": state(&json!({"running": {}}))});
-            running.say(&reporter, json!({"status": status}), |pod| pod["status"]["phase"] == "Pending").await;
+            let status =
+                json!({"phase": "Running", "containerStatuses": state(&json!({"running": {}}))});
+            running
+                .say(&reporter, json!({"status": status}), |pod| {
+                    pod["status"]["phase"] == "Pending"
+                })
+                .await;
         }
     });
     let code = watch(&shared, &pod, &object, &mut all).await;
@@ -137,16 +182,27 @@ fn said(started: &Started) -> String {
 /// Waits until the container has ended. Returns its exit code, or none when it was killed.
 async fn watch(shared: &Shared, pod: &Pod, object: &Value, all: &mut Vec<Started>) -> Option<u8> {
     let changes = shared.changes();
-    let grace = Duration::from_secs(object["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30));
+    let grace = Duration::from_secs(
+        object["spec"]["terminationGracePeriodSeconds"]
+            .as_u64()
+            .unwrap_or(30),
+    );
     let (mut told, mut kill_at) = (false, None);
     loop {
         let (gone, deleted, twice, outlive) = {
             let mut world = shared.lock();
             let now = pod.object(&world);
-            let grace = now.as_ref().and_then(|o| o["metadata"]["deletionGracePeriodSeconds"].as_u64());
+            let grace = now
+                .as_ref()
+                .and_then(|o| o["metadata"]["deletionGracePeriodSeconds"].as_u64());
             let twice = world.twice.remove(&pod.uid);
             let hears = pod.lost_until(&world) <= millis();
-            (now.is_none(), grace.filter(|_| hears), twice, world.outlive.get(&pod.uid).copied().unwrap_or(0))
+            (
+                now.is_none(),
+                grace.filter(|_| hears),
+                twice,
+                world.outlive.get(&pod.uid).copied().unwrap_or(0),
+            )
         };
         if twice {
             let count = u32::try_from(all.len()).unwrap() + 1;
@@ -156,7 +212,9 @@ async fn watch(shared: &Shared, pod: &Pod, object: &Value, all: &mut Vec<Started
             kill_at = Some(tokio::time::Instant::now() + Duration::from_millis(outlive + 20));
         } else if let (Some(seconds), false) = (deleted, told) {
             told = true;
-            shared.lock().note(&format!("   SIGTERM to {}", all[0].process.name));
+            shared
+                .lock()
+                .note(&format!("   SIGTERM to {}", all[0].process.name));
             for started in all.iter() {
                 let _ = started.stop.send(());
             }
@@ -177,17 +235,26 @@ async fn watch(shared: &Shared, pod: &Pod, object: &Value, all: &mut Vec<Started
 async fn end(shared: &Shared, pod: &Pod, code: Option<u8>, message: String) {
     shared.pause(30).await;
     let exit = code.map_or(137, i32::from);
-    let terminated =
-        json!({"terminated": {"exitCode": exit, "reason": if exit == 0 { "Completed" } else { "Error" }, "message": message}});
+    let terminated = json!({"terminated": {"exitCode": exit, "reason": if exit == 0 { "Completed" } else { "Error" }, "message": message}});
     let phase = if exit == 0 { "Succeeded" } else { "Failed" };
-    pod.write(shared, json!({"status": {"phase": phase, "containerStatuses": state(&terminated)}})).await;
+    pod.write(
+        shared,
+        json!({"status": {"phase": phase, "containerStatuses": state(&terminated)}}),
+    )
+    .await;
     // A pod that is deleted now or later needs no grace period.
     let changes = shared.changes();
     loop {
-        let Some(object) = pod.object(&shared.lock()) else { return };
+        let Some(object) = pod.object(&shared.lock()) else {
+            return;
+        };
         if is_leaving(&object) {
             shared.pause(20).await;
-            pod.write(shared, json!({"metadata": {"deletionGracePeriodSeconds": 0}})).await;
+            pod.write(
+                shared,
+                json!({"metadata": {"deletionGracePeriodSeconds": 0}}),
+            )
+            .await;
         }
         changes.next().await;
     }

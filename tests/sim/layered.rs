@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use controller::layer::{RunSummary, SUPERSEDED, Stage};
-use crds::{DeletionPolicy, LayerSource, Operation, TerraformLayer, TerraformRepository, TerraformRun, Trigger, names, reason};
+use crds::{
+    DeletionPolicy, LayerSource, Operation, TerraformLayer, TerraformRepository, TerraformRun,
+    Trigger, names, reason,
+};
 use kube::ResourceExt;
 use played::store::{Change, Key};
 use serde::Deserialize;
@@ -48,7 +51,10 @@ impl Layered {
 
     /// All desired states since that time.
     fn since(&self, since: u64) -> impl Iterator<Item = &Era> {
-        let from = self.eras.partition_point(|(at, _)| *at <= since).saturating_sub(1);
+        let from = self
+            .eras
+            .partition_point(|(at, _)| *at <= since)
+            .saturating_sub(1);
         self.eras.iter().skip(from).map(|(_, era)| era)
     }
 
@@ -59,7 +65,10 @@ impl Layered {
 
     /// The newest run for which `is` holds.
     fn newest(&self, is: impl Fn(&RunSummary) -> bool) -> Option<&TerraformRun> {
-        self.made.iter().rev().find(|run| seen(run).is_some_and(|seen| is(&seen)))
+        self.made
+            .iter()
+            .rev()
+            .find(|run| seen(run).is_some_and(|seen| is(&seen)))
     }
 }
 
@@ -84,10 +93,18 @@ fn source(layer: &TerraformLayer) -> Option<&LayerSource> {
 }
 
 fn era(layer: &TerraformLayer) -> Era {
-    let timeouts = layer.spec.template.0.get("timeouts").cloned().unwrap_or_default();
+    let timeouts = layer
+        .spec
+        .template
+        .0
+        .get("timeouts")
+        .cloned()
+        .unwrap_or_default();
     let timeouts: crds::Timeouts = serde_json::from_value(timeouts).unwrap();
     Era {
-        content: source(layer).map(|source| source.content.clone()).unwrap_or_default(),
+        content: source(layer)
+            .map(|source| source.content.clone())
+            .unwrap_or_default(),
         settings: format!("{:?}", timeouts.apply),
         suspended: layer.spec.suspend,
         destroys: layer.spec.deletion_policy == DeletionPolicy::Destroy,
@@ -103,11 +120,16 @@ pub(crate) fn changed(world: &mut World, change: &Change) {
         let content: String = era(&layer).content.chars().skip(7).take(1).collect();
         let gone = if change.deleted { "GONE " } else { "" };
         let version = change.version;
-        world.note(&format!("   layer {gone}@{version} {state:?} of {content:?}, waits for {waits:?}"));
+        world.note(&format!(
+            "   layer {gone}@{version} {state:?} of {content:?}, waits for {waits:?}"
+        ));
     }
     let told = source(&layer).map(|source| &source.revision);
     if let Some(revision) = told.filter(|revision| !world.forge.has_snapshot(revision)) {
-        world.violated("S89", &format!("a layer is told of {revision} without a snapshot"));
+        world.violated(
+            "S89",
+            &format!("a layer is told of {revision} without a snapshot"),
+        );
     }
     let (layered, era) = (&mut world.watcher.layered, era(&layer));
     if layered.eras.last().is_none_or(|(_, last)| *last != era) {
@@ -129,9 +151,16 @@ fn told(world: &World) -> Option<(usize, u8)> {
 /// Checks a written repository: all layers must know the commit in its status.
 pub(crate) fn followed(world: &mut World, change: &Change) {
     let repository = TerraformRepository::deserialize(&*change.object).unwrap();
-    let refs = repository.status.map(|status| status.refs).unwrap_or_default();
-    let is_at = refs.first().and_then(|known| world.forge.commit(&known.commit.as_ref()?.revision));
-    let (Some((number, content)), true) = (is_at, world.watcher.layered.layer.is_some()) else { return };
+    let refs = repository
+        .status
+        .map(|status| status.refs)
+        .unwrap_or_default();
+    let is_at = refs
+        .first()
+        .and_then(|known| world.forge.commit(&known.commit.as_ref()?.revision));
+    let (Some((number, content)), true) = (is_at, world.watcher.layered.layer.is_some()) else {
+        return;
+    };
     let told = told(world);
     // The layer may already know a later one.
     if told.is_none_or(|(of, has)| of <= number && has != content) {
@@ -148,7 +177,11 @@ pub(crate) fn run(world: &mut World, before: Option<&TerraformRun>, after: &Terr
         Some(_) => {}
     }
     let layered = &mut world.watcher.layered;
-    match layered.made.iter_mut().find(|run| run.metadata.uid == after.metadata.uid) {
+    match layered
+        .made
+        .iter_mut()
+        .find(|run| run.metadata.uid == after.metadata.uid)
+    {
         Some(there) => *there = after.clone(),
         None => layered.made.push(after.clone()),
     }
@@ -162,15 +195,23 @@ fn made(world: &mut World, run: &TerraformRun, is: &RunSummary) {
     if layered.since.insert(name.clone(), millis()).is_some() {
         wrong.push(("S82", "a second time"));
     }
-    let open = layered.made.iter().filter_map(seen).filter(|other| !other.is_ended());
+    let open = layered
+        .made
+        .iter()
+        .filter_map(seen)
+        .filter(|other| !other.is_ended());
     for other in open.filter(|other| world.runs.contains_key(&*other.name)) {
-        wrong.push(if is.trigger == Trigger::Drift && other.stage == Stage::Waiting {
-            ("S85", "for drift while another plan waits")
-        } else {
-            ("S82", "while another is under way")
-        });
+        wrong.push(
+            if is.trigger == Trigger::Drift && other.stage == Stage::Waiting {
+                ("S85", "for drift while another plan waits")
+            } else {
+                ("S82", "while another is under way")
+            },
+        );
     }
-    let same = |planned: &TerraformRun| content(planned) == content(run) && settings(planned) == settings(run);
+    let same = |planned: &TerraformRun| {
+        content(planned) == content(run) && settings(planned) == settings(run)
+    };
     if is.trigger == Trigger::Commit && layered.planned().is_some_and(same) {
         wrong.push(("S82", "of a commit that is planned"));
     }
@@ -190,7 +231,11 @@ fn made(world: &mut World, run: &TerraformRun, is: &RunSummary) {
         let interval = layered.layer.as_ref().map_or(0, interval);
         let made = layered.made.iter().filter_map(seen).filter(counts);
         let least = jiff::SignedDuration::from_millis(i64::try_from(interval * 850).unwrap());
-        if made.map(|run| run.at()).max().is_some_and(|last| now() < last + least) {
+        if made
+            .map(|run| run.at())
+            .max()
+            .is_some_and(|last| now() < last + least)
+        {
             wrong.push(("S85", "for drift before its time"));
         }
     }
@@ -214,27 +259,44 @@ fn taken_back(world: &mut World, run: &TerraformRun, was: &RunSummary) {
     let eras: Vec<&Era> = world.watcher.layered.since(since).collect();
     let deleted = eras.iter().any(|era| era.deleted);
     let newer = eras.iter().any(|era| !is_of(run, era));
-    let may = if deleted { was.may_be_taken_back() } else { was.may_be_superseded() && newer };
+    let may = if deleted {
+        was.may_be_taken_back()
+    } else {
+        was.may_be_superseded() && newer
+    };
     if !may {
-        let why = run.annotations().get(names::CANCEL).map_or("", String::as_str);
+        let why = run
+            .annotations()
+            .get(names::CANCEL)
+            .map_or("", String::as_str);
         let (name, stage, why) = (&was.name, was.stage, why.trim_start_matches(SUPERSEDED));
-        let text = format!("{name} is {stage:?}, other content is wanted: {newer}, and was withdrawn: {why}");
+        let text = format!(
+            "{name} is {stage:?}, other content is wanted: {newer}, and was withdrawn: {why}"
+        );
         world.violated("S84", &text);
     }
 }
 
 /// Checks the start of an apply.
 pub(crate) fn applies(world: &mut World, name: &str) {
-    let Some(run) = world.run(name).filter(|run| seen(run).is_some()) else { return };
+    let Some(run) = world.run(name).filter(|run| seen(run).is_some()) else {
+        return;
+    };
     let planned = run.status.as_ref().and_then(|status| status.plan.as_ref());
     if planned.is_none_or(|plan| plan.counts.operations() == 0) {
         world.violated("S83", &format!("{name} applies a plan without changes"));
     }
     let source = run.spec.source.repository.as_ref();
     let commit = source.and_then(|source| world.forge.commit(&source.revision));
-    let (number, newest) = (commit.map_or(0, |(number, _)| number), world.watcher.layered.applied);
+    let (number, newest) = (
+        commit.map_or(0, |(number, _)| number),
+        world.watcher.layered.applied,
+    );
     if run.spec.operation != Operation::Destroy && number < newest {
-        world.violated("S88", &format!("{name} applies commit {number} after {newest}"));
+        world.violated(
+            "S88",
+            &format!("{name} applies commit {number} after {newest}"),
+        );
     }
     world.watcher.layered.applied = number.max(newest);
     world.ground.applied = "partly".into();
@@ -242,9 +304,15 @@ pub(crate) fn applies(world: &mut World, name: &str) {
 
 /// Records a completed apply.
 pub(crate) fn applied(world: &mut World, run: &str) {
-    let Some(run) = world.run(run).filter(|run| seen(run).is_some()) else { return };
+    let Some(run) = world.run(run).filter(|run| seen(run).is_some()) else {
+        return;
+    };
     let destroyed = run.spec.operation == Operation::Destroy;
-    world.ground.applied = if destroyed { String::new() } else { content(&run).to_owned() };
+    world.ground.applied = if destroyed {
+        String::new()
+    } else {
+        content(&run).to_owned()
+    };
     world.ground.drifted = false;
 }
 
@@ -258,11 +326,16 @@ pub(crate) fn is_at_rest(world: &World) -> bool {
     if world.schedule.scene.layer.is_none() {
         return true;
     }
-    let Some(layer) = &world.watcher.layered.layer else { return world.watcher.layered.gone };
+    let Some(layer) = &world.watcher.layered.layer else {
+        return world.watcher.layered.gone;
+    };
     let quiet = layer.spec.drift.suspend || layer.metadata.deletion_timestamp.is_some();
     let status = layer.status.clone().unwrap_or_default();
     // The controller retries a refused run as well.
-    let refused = status.conditions.iter().any(|condition| condition.reason == reason::RUN_REFUSED);
+    let refused = status
+        .conditions
+        .iter()
+        .any(|condition| condition.reason == reason::RUN_REFUSED);
     let retry = status.failures.and_then(|failures| failures.retry_at);
     let retries = refused || retry.is_some_and(|at| at.0 > now());
     // A push without a webhook is found at the next poll.
@@ -273,7 +346,9 @@ pub(crate) fn is_at_rest(world: &World) -> bool {
 
 /// Checks the end of a life: the newest relevant commit is planned, or the layer reports why not.
 pub(crate) fn judge(world: &mut World, rested: bool) {
-    let Some(layer) = world.watcher.layered.layer.clone().filter(|_| rested) else { return };
+    let Some(layer) = world.watcher.layered.layer.clone().filter(|_| rested) else {
+        return;
+    };
     let (wanted, status) = (era(&layer), layer.status.clone().unwrap_or_default());
     if wanted.content.is_empty() {
         return;
@@ -288,14 +363,22 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
     let planned = layered.planned().is_some_and(|run| is_of(run, &wanted));
     let newest = layered.newest(counts);
     let has_ended = |run: &&TerraformRun| seen(run).is_some_and(|seen| seen.is_ended());
-    let ended = newest.filter(has_ended).is_some_and(|run| is_of(run, &wanted));
+    let ended = newest
+        .filter(has_ended)
+        .is_some_and(|run| is_of(run, &wanted));
     let of = newest.map(|run| format!("{} of {}", run.name_any(), content(run)));
     if !(planned || ended && status.waits_for.is_some()) {
-        let text = format!("{} is not planned; the newest run is {of:?}, and the layer says {status:?}", wanted.content);
+        let text = format!(
+            "{} is not planned; the newest run is {of:?}, and the layer says {status:?}",
+            wanted.content
+        );
         world.violated("L30", &text);
     }
     let says = crds::conditions::status(&status.conditions, "IsLastRelevantCommitPlanned");
     if (says == Some(true)) != planned {
-        world.violated("L30", &format!("the layer says that its newest commit is planned: {says:?}"));
+        world.violated(
+            "L30",
+            &format!("the layer says that its newest commit is planned: {says:?}"),
+        );
     }
 }

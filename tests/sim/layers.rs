@@ -100,7 +100,9 @@ pub(crate) struct Ground {
 
 /// The source content for which a run was made.
 pub(crate) fn content(run: &TerraformRun) -> &str {
-    run.annotations().get(names::CONTENT).map_or("", String::as_str)
+    run.annotations()
+        .get(names::CONTENT)
+        .map_or("", String::as_str)
 }
 
 impl Ground {
@@ -115,9 +117,14 @@ impl Ground {
 
 /// Whether a boundary belongs to the layer controller or to the sources process.
 pub(crate) fn is_of_layers(what: &str) -> bool {
-    let of_sources = ["git: ", "datastore: snapshots "].iter().any(|start| what.starts_with(start))
+    let of_sources = ["git: ", "datastore: snapshots "]
+        .iter()
+        .any(|start| what.starts_with(start))
         || what.contains(" terraformrepositories/");
-    of_sources || what.contains(" terraformlayers/") || what == "POST terraformruns/" || what.starts_with("DELETE terraformruns/")
+    of_sources
+        || what.contains(" terraformlayers/")
+        || what == "POST terraformruns/"
+        || what.starts_with("DELETE terraformruns/")
 }
 
 fn timeouts(settings: u8) -> Value {
@@ -157,7 +164,9 @@ fn happen(world: &mut World, happening: Happening) {
             return;
         }
         Happening::Delete => return drop(world.delete(&Key::of(LAYERS, NS, FIRST), None)),
-        Happening::Settings(settings) => json!({"spec": {"template": {"timeouts": timeouts(settings)}}}),
+        Happening::Settings(settings) => {
+            json!({"spec": {"template": {"timeouts": timeouts(settings)}}})
+        }
         Happening::Suspend(suspend) => json!({"spec": {"suspend": suspend}}),
         Happening::Ask => json!({"metadata": {"annotations": {names::PLAN: "now"}}}),
         Happening::Orphan => json!({"spec": {"deletionPolicy": "Orphan"}}),
@@ -168,7 +177,9 @@ fn happen(world: &mut World, happening: Happening) {
 /// Creates a layer and its repository, and plays the events. At the end, suspends drift detection and resumes the layer.
 pub(crate) async fn live(shared: Shared) {
     let scene = shared.lock().schedule.scene.clone();
-    let Some(of) = scene.layer.clone() else { return };
+    let Some(of) = scene.layer.clone() else {
+        return;
+    };
     shared.act(|world| {
         let spec = json!({"url": URL, "interval": "3m"});
         let repository = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository",
@@ -230,7 +241,9 @@ pub(crate) async fn collect(shared: Shared) {
     loop {
         changes.after(changes.now()).await;
         shared.act(|world| {
-            if world.store.get(&Key::of(LAYERS, NS, FIRST)).is_ok() || !world.watcher.layered.is_gone() {
+            if world.store.get(&Key::of(LAYERS, NS, FIRST)).is_ok()
+                || !world.watcher.layered.is_gone()
+            {
                 return;
             }
             for run in world.runs.values().cloned().collect::<Vec<_>>() {
@@ -261,8 +274,9 @@ pub(crate) fn drawn(seed: u64) -> Schedule {
         };
         happens.push((at, happening));
     }
-    let answers =
-        (0..c.pick(&[1, 2, 3])).map(|_| c.pick(&[Answer::Approve, Answer::Approve, Answer::Deny, Answer::None])).collect();
+    let answers = (0..c.pick(&[1, 2, 3]))
+        .map(|_| c.pick(&[Answer::Approve, Answer::Approve, Answer::Deny, Answer::None]))
+        .collect();
     let layer = LayerScene {
         remediation: [letters(&mut c), letters(&mut c), letters(&mut c)],
         destroys: c.one_in(2),
@@ -302,8 +316,18 @@ pub(crate) fn drawn(seed: u64) -> Schedule {
         (c.number(latest), strike)
     });
     let mut strikes: Vec<_> = strikes.collect();
-    strikes.extend(watches(&mut Chance(seed ^ 0x3a7c), scene.two, &[4_000, 20_000, 600_000]));
-    Schedule { seed, scene, person: vec![], faults, strikes }
+    strikes.extend(watches(
+        &mut Chance(seed ^ 0x3a7c),
+        scene.two,
+        &[4_000, 20_000, 600_000],
+    ));
+    Schedule {
+        seed,
+        scene,
+        person: vec![],
+        faults,
+        strikes,
+    }
 }
 
 /// Plays random lives.
@@ -313,7 +337,11 @@ pub(crate) fn random() -> Result<(), Failed> {
     let first = number("PAWL_SIM_SEED", 1);
     let found = search::all(|i| (i < count).then(|| drawn(first + i)));
     conclude("layers in random schedules", begun, &found)?;
-    if count >= crate::SCHEDULES / SHARE { came_to(&found, &ENDINGS) } else { Ok(()) }
+    if count >= crate::SCHEDULES / SHARE {
+        came_to(&found, &ENDINGS)
+    } else {
+        Ok(())
+    }
 }
 
 /// Plays every crash and every lost reply at every request of the layer controller and of the sources process, in a life with commits, one
@@ -322,14 +350,40 @@ pub(crate) fn singles() -> Result<(), Failed> {
     use Happening::{Ask, Commit, Delete, Drift, Orphan, Untold};
     let begun = Instant::now();
     let scenes = [
-        (['A', 'A', 'A'], vec![(0, Commit(0)), (2, Commit(1)), (60, Drift), (300, Ask), (330, Delete)]),
-        (['M', 'M', 'M'], vec![(0, Commit(0)), (10, Commit(0)), (20, Untold(1)), (25, Commit(0)), (26, Untold(1))]),
-        (['A', 'A', 'A'], vec![(0, Commit(0)), (60, Orphan), (60, Delete)]),
+        (
+            ['A', 'A', 'A'],
+            vec![
+                (0, Commit(0)),
+                (2, Commit(1)),
+                (60, Drift),
+                (300, Ask),
+                (330, Delete),
+            ],
+        ),
+        (
+            ['M', 'M', 'M'],
+            vec![
+                (0, Commit(0)),
+                (10, Commit(0)),
+                (20, Untold(1)),
+                (25, Commit(0)),
+                (26, Untold(1)),
+            ],
+        ),
+        (
+            ['A', 'A', 'A'],
+            vec![(0, Commit(0)), (60, Orphan), (60, Delete)],
+        ),
     ];
     let mut all = Vec::new();
     for (remediation, happens) in scenes {
-        let layer =
-            LayerScene { remediation, destroys: true, interval: 2, answers: vec![Answer::None, Answer::Approve], happens };
+        let layer = LayerScene {
+            remediation,
+            destroys: true,
+            interval: 2,
+            answers: vec![Answer::None, Answer::Approve],
+            happens,
+        };
         let schedule = Schedule::of(5).with(|s| (s.layer, s.objects) = (Some(layer), 1));
         let report = search::played(&schedule, false);
         for at in &report.of_layers {
@@ -339,7 +393,18 @@ pub(crate) fn singles() -> Result<(), Failed> {
     }
     let found = search::all(|i| all.get(usize::try_from(i).unwrap()).cloned());
     conclude("every write of the layer controller", begun, &found)?;
-    came_to(&found, &["Applied", "Destroyed", "NoChanges", "layer: superseded", "layer: Drift", "layer: Person", "layer: gone"])
+    came_to(
+        &found,
+        &[
+            "Applied",
+            "Destroyed",
+            "NoChanges",
+            "layer: superseded",
+            "layer: Drift",
+            "layer: Person",
+            "layer: gone",
+        ],
+    )
 }
 
 /// How long after a state ended a process may still act on it, in milliseconds: requests and watches lag.
@@ -349,7 +414,10 @@ pub(crate) fn slack(schedule: &Schedule) -> u64 {
         _ => 0,
     });
     let strikes = schedule.strikes.iter().map(|(_, strike)| match strike {
-        Strike::Lag(late, _) | Strike::LagOf(_, late, _) | Strike::ApiAway(late) | Strike::Relist(_, _, late) => u64::from(*late),
+        Strike::Lag(late, _)
+        | Strike::LagOf(_, late, _)
+        | Strike::ApiAway(late)
+        | Strike::Relist(_, _, late) => u64::from(*late),
         _ => 0,
     });
     (faults.chain(strikes).sum::<u64>() + 8) * 1000

@@ -38,30 +38,51 @@ impl Report {
     /// Time in seconds and text of the first trace line after `moment` for which `is` holds.
     pub(crate) fn line(&self, moment: f64, is: impl Fn(&str) -> bool) -> Option<(f64, &str)> {
         let lines = self.trace.iter().filter(|line| is(line));
-        let mut timed = lines.filter_map(|line| Some((line.split_whitespace().next()?.parse().ok()?, line.as_str())));
+        let mut timed = lines.filter_map(|line| {
+            Some((line.split_whitespace().next()?.parse().ok()?, line.as_str()))
+        });
         timed.find(|(at, _)| *at > moment)
     }
 
     /// Time in seconds of the first trace line that contains all words.
     pub(crate) fn at(&self, words: &[&str]) -> Option<f64> {
-        self.line(-1.0, |line| words.iter().all(|word| line.contains(word))).map(|(at, _)| at)
+        self.line(-1.0, |line| words.iter().all(|word| line.contains(word)))
+            .map(|(at, _)| at)
     }
 
     /// The failure of a life, with its trace and schedule.
     pub(crate) fn failed(&self, what: &str, schedule: &Schedule) -> Failed {
-        let Self { endings, violations, trace, .. } = self;
-        format!("{what}: endings {endings:?}, {violations:?}\n{}\n{}", trace.join("\n"), schedule.line()).into()
+        let Self {
+            endings,
+            violations,
+            trace,
+            ..
+        } = self;
+        format!(
+            "{what}: endings {endings:?}, {violations:?}\n{}\n{}",
+            trace.join("\n"),
+            schedule.line()
+        )
+        .into()
     }
 }
 
 /// Plays a life with its trace. Fails on violations.
 pub(crate) fn fine(schedule: &Schedule) -> Result<Report, Failed> {
     let report = played(schedule, true);
-    if report.violations.is_empty() { Ok(report) } else { Err(report.failed("violations", schedule)) }
+    if report.violations.is_empty() {
+        Ok(report)
+    } else {
+        Err(report.failed("violations", schedule))
+    }
 }
 
 pub(crate) fn play(schedule: &Schedule, tracing: bool) -> Report {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     let shared = runtime.block_on(live(schedule, tracing));
     // Stops all tasks without their shutdown.
     drop(runtime);
@@ -89,8 +110,11 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
         tokio::spawn(controller::supervise(shared.clone(), index));
     }
     let is_of_layers = schedule.scene.layer.is_some();
-    let made =
-        if is_of_layers { tokio::spawn(layers::live(shared.clone())) } else { tokio::spawn(person::create(shared.clone())) };
+    let made = if is_of_layers {
+        tokio::spawn(layers::live(shared.clone()))
+    } else {
+        tokio::spawn(person::create(shared.clone()))
+    };
     let mut pending = vec![made];
     if is_of_layers {
         pending.push(tokio::spawn(layers::answer(shared.clone())));
@@ -105,7 +129,11 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
     }
     let (mut quiet, mut before) = (0, 0);
     let mut rested = false;
-    let longest = if is_of_layers { layers::LONGEST } else { LONGEST };
+    let longest = if is_of_layers {
+        layers::LONGEST
+    } else {
+        LONGEST
+    };
     while world::millis() < longest * 1000 {
         sleep(Duration::from_secs(1)).await;
         let world = shared.lock();
@@ -116,8 +144,17 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
         // Ends waits for a phase that never comes, but not those for a time.
         let version = world.store.version();
         let calm = std::mem::replace(&mut before, version) == version;
-        quiet = if made && calm && invariants::at_rest(&world) && layered::is_at_rest(&world) { quiet + 1 } else { 0 };
-        let late = schedule.strikes.iter().map(|(at, _)| u64::from(*at)).max().unwrap_or(0);
+        quiet = if made && calm && invariants::at_rest(&world) && layered::is_at_rest(&world) {
+            quiet + 1
+        } else {
+            0
+        };
+        let late = schedule
+            .strikes
+            .iter()
+            .map(|(at, _)| u64::from(*at))
+            .max()
+            .unwrap_or(0);
         if quiet > 12 && world::millis() > late {
             rested = true;
             break;

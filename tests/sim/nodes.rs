@@ -17,7 +17,9 @@ pub(crate) fn lost() -> Result<(), Failed> {
         automatic(),
         automatic().with(|s| s.objects = 42),
         Schedule::of(11).waits(20_000, Gesture::Approve),
-        Schedule::of(11).with(|s| s.hold = 2).waits(12_000, Gesture::Approve),
+        Schedule::of(11)
+            .with(|s| s.hold = 2)
+            .waits(12_000, Gesture::Approve),
     ];
     let (mut fenced, mut waited) = (0, 0);
     for life in lives {
@@ -25,11 +27,18 @@ pub(crate) fn lost() -> Result<(), Failed> {
             for anew in [false, true] {
                 let schedule = life.clone().strike(moment, Strike::LoseNode(700, anew));
                 let report = fine(&schedule)?;
-                let Some(told) = report.at(TOLD) else { continue };
-                if report.at(&["is not Ready"]).is_none_or(|left| told < left || told > left + 30.0) {
+                let Some(told) = report.at(TOLD) else {
+                    continue;
+                };
+                if report
+                    .at(&["is not Ready"])
+                    .is_none_or(|left| told < left || told > left + 30.0)
+                {
                     return Err(report.failed("told too late, or without a reason", &schedule));
                 }
-                let claimed = report.at(&["claim=true"]).is_some_and(|claimed| claimed < told);
+                let claimed = report
+                    .at(&["claim=true"])
+                    .is_some_and(|claimed| claimed < told);
                 let is_closed = |line: &str| line.contains("\"a1\"") || line.contains("\"a2\"");
                 let closed = report.line(told, is_closed).map(|(at, _)| at);
                 match closed {
@@ -39,7 +48,13 @@ pub(crate) fn lost() -> Result<(), Failed> {
                     _ => return Err(report.failed("not fenced after 5 min", &schedule)),
                 }
                 let known = ["Applied", "Indeterminate", "Failed behind the claim"];
-                if !report.endings.iter().any(|ending| if claimed { known.contains(ending) } else { *ending == "Applied" }) {
+                if !report.endings.iter().any(|ending| {
+                    if claimed {
+                        known.contains(ending)
+                    } else {
+                        *ending == "Applied"
+                    }
+                }) {
                     return Err(report.failed("no good end", &schedule));
                 }
             }
@@ -56,10 +71,15 @@ pub(crate) fn lost() -> Result<(), Failed> {
 pub(crate) fn canceled() -> Result<(), Failed> {
     for gesture in [Gesture::Cancel, Gesture::Deny, Gesture::Delete] {
         for moment in [700, 1_600, 3_500] {
-            let life = Schedule::of(11).with(|s| s.hold = 120).gesture(When::At(60_000), gesture);
+            let life = Schedule::of(11)
+                .with(|s| s.hold = 120)
+                .gesture(When::At(60_000), gesture);
             let schedule = life.strike(moment, Strike::LoseNode(900, false));
             let report = fine(&schedule)?;
-            if report.at(&["Some(Canceled)"]).is_none_or(|ended| ended >= 121.0) {
+            if report
+                .at(&["Some(Canceled)"])
+                .is_none_or(|ended| ended >= 121.0)
+            {
                 return Err(report.failed("not ended within a minute", &schedule));
             }
         }
@@ -71,15 +91,21 @@ pub(crate) fn canceled() -> Result<(), Failed> {
 pub(crate) fn given_up() -> Result<(), Failed> {
     for datastore in [true, false] {
         for seed in 11..15 {
-            let scene = |s: &mut Scene| (s.automatic, s.datastore, s.objects, s.second) = (true, datastore, 20, Some(5));
-            let life = Schedule::of(seed).with(scene).gesture(When::Unreachable(5_000), Gesture::Abandon);
+            let scene = |s: &mut Scene| {
+                (s.automatic, s.datastore, s.objects, s.second) = (true, datastore, 20, Some(5))
+            };
+            let life = Schedule::of(seed)
+                .with(scene)
+                .gesture(When::Unreachable(5_000), Gesture::Abandon);
             let schedule = life.strike(3_500, Strike::LoseNode(700, false));
             let report = fine(&schedule)?;
             let (told, ended) = (report.at(TOLD), report.at(&["Some(Indeterminate)"]));
-            let is_next = |line: &str| line.contains("=> net-later@") && line.contains("claim=true");
+            let is_next =
+                |line: &str| line.contains("=> net-later@") && line.contains("claim=true");
             let next = report.line(ended.unwrap_or(0.0), is_next).map(|(at, _)| at);
-            let soon =
-                |at: Option<f64>, from: Option<f64>, within: f64| at.zip(from).is_some_and(|(at, from)| at < from + within);
+            let soon = |at: Option<f64>, from: Option<f64>, within: f64| {
+                at.zip(from).is_some_and(|(at, from)| at < from + within)
+            };
             // Pawl cannot take over a lock outside the datastore.
             let is_free = !datastore || soon(next, ended, 60.0);
             if !soon(ended, told, 10.0) || !is_free {

@@ -30,7 +30,15 @@ pub(crate) const EXPIRES_AFTER: u64 = 300;
 pub(crate) const FORGED: &str = "forged";
 
 pub(crate) fn alice() -> User {
-    User::with("alice", &["create", names::VERB_APPROVE, names::VERB_AUTOAPPROVE, names::VERB_ABANDON])
+    User::with(
+        "alice",
+        &[
+            "create",
+            names::VERB_APPROVE,
+            names::VERB_AUTOAPPROVE,
+            names::VERB_ABANDON,
+        ],
+    )
 }
 
 pub(crate) async fn create(shared: Shared) {
@@ -57,7 +65,12 @@ pub(crate) async fn create(shared: Shared) {
     let controller = User::with("controller", &["create", names::VERB_CONTROL]);
     for number in 0..scene.crowd {
         let drift = json!({names::TRIGGER: "Drift"});
-        make(&controller, &format!("drift-{number}"), drift, json!({"operation": "Plan"}));
+        make(
+            &controller,
+            &format!("drift-{number}"),
+            drift,
+            json!({"operation": "Plan"}),
+        );
     }
     if scene.crowd > 0 {
         sleep(Duration::from_millis(1_500)).await;
@@ -114,15 +127,20 @@ pub(crate) async fn gesture(shared: Shared, when: When, gesture: Gesture) {
 
 fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), played::Refusal> {
     let key = Key::of(RUNS, NS, FIRST);
-    let approval = |checksum: String| json!({names::APPROVE: checksum, names::APPROVED_BY: "alice"});
+    let approval =
+        |checksum: String| json!({names::APPROVE: checksum, names::APPROVED_BY: "alice"});
     let annotations = match gesture {
         Gesture::Approve => approval(waiting(world)),
         Gesture::ApproveWrong => approval(format!("sha256:{}", "f".repeat(64))),
-        Gesture::Withdraw => json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null}),
+        Gesture::Withdraw => {
+            json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null})
+        }
         Gesture::Deny => json!({names::DENY: "too much"}),
         Gesture::Cancel => json!({names::CANCEL: "not now"}),
         Gesture::Rerun => json!({names::RERUN: "true"}),
-        Gesture::Abandon => json!({names::ABANDON: "the machine is gone", names::ABANDONED_BY: "alice"}),
+        Gesture::Abandon => {
+            json!({names::ABANDON: "the machine is gone", names::ABANDONED_BY: "alice"})
+        }
         Gesture::Delete => return world.delete(&key, None),
     };
     world.annotate(&alice(), &key, &annotations)
@@ -131,7 +149,10 @@ fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), played::Refusal>
 /// The checksum of the first run's plan.
 fn waiting(world: &World) -> String {
     let status = world.run(FIRST).and_then(|run| run.status.clone());
-    status.and_then(|status| status.plan).unwrap_or_default().checksum
+    status
+        .and_then(|status| status.plan)
+        .unwrap_or_default()
+        .checksum
 }
 
 /// While no policy prevents it, a user without the verbs approves in alice's name, and abandons an apply on a lost node.
@@ -141,16 +162,39 @@ fn forge(world: &mut World) {
     if is_lost {
         (forged[names::ABANDON], forged[names::ABANDONED_BY]) = (FORGED.into(), "alice".into());
     }
-    let _ = world.annotate(&User::with("mallory", &[]), &Key::of(RUNS, NS, FIRST), &forged);
+    let _ = world.annotate(
+        &User::with("mallory", &[]),
+        &Key::of(RUNS, NS, FIRST),
+        &forged,
+    );
 }
 
 /// The newest pod with a living process: of the first run, or of any run of a layer.
 fn victim(world: &World) -> Option<(String, String)> {
     let of = format!("{}={FIRST}", names::LABEL_RUN);
-    let pods = world.store.list("pods", NS, if world.schedule.scene.layer.is_some() { "" } else { &of });
-    let lives = |uid: &str| world.agents.get(uid).into_iter().flatten().any(|process| !process.is_dead());
-    let mut pods = pods.iter().rev().map(|pod| (text(pod, "/metadata/name"), text(pod, "/metadata/uid")));
-    pods.find(|(_, uid)| lives(uid)).map(|(name, uid)| (name.to_owned(), uid.to_owned()))
+    let pods = world.store.list(
+        "pods",
+        NS,
+        if world.schedule.scene.layer.is_some() {
+            ""
+        } else {
+            &of
+        },
+    );
+    let lives = |uid: &str| {
+        world
+            .agents
+            .get(uid)
+            .into_iter()
+            .flatten()
+            .any(|process| !process.is_dead())
+    };
+    let mut pods = pods
+        .iter()
+        .rev()
+        .map(|pod| (text(pod, "/metadata/name"), text(pod, "/metadata/uid")));
+    pods.find(|(_, uid)| lives(uid))
+        .map(|(name, uid)| (name.to_owned(), uid.to_owned()))
 }
 
 /// Performs one strike.
@@ -175,7 +219,9 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
             }
             Strike::Evict => {
                 if let Some((name, _)) = victim {
-                    let grace = world.pod(&name).and_then(|pod| pod["spec"]["terminationGracePeriodSeconds"].as_u64());
+                    let grace = world
+                        .pod(&name)
+                        .and_then(|pod| pod["spec"]["terminationGracePeriodSeconds"].as_u64());
                     let _ = world.delete(&Key::of("pods", NS, &name), grace);
                 }
             }
@@ -211,11 +257,15 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
             Strike::KillSources => world.sources.iter().for_each(Process::kill),
             Strike::Lag(late, seconds) => {
                 for index in [0, 1] {
-                    world.lag.insert(index, (u64::from(late) * 1000, until(seconds)));
+                    world
+                        .lag
+                        .insert(index, (u64::from(late) * 1000, until(seconds)));
                 }
             }
             Strike::LagOf(index, late, seconds) => {
-                world.lag.insert(index, (u64::from(late) * 1000, until(seconds)));
+                world
+                    .lag
+                    .insert(index, (u64::from(late) * 1000, until(seconds)));
             }
             Strike::Relist(index, watch, seconds) => {
                 world.deaf.insert((index, watch), until(seconds));
@@ -267,12 +317,20 @@ async fn lose_node(shared: &Shared, node: &str, seconds: u64, anew: bool) {
     let until = shared.act(|world| {
         world.note(&format!("   strike: {node} is lost, anew: {anew}"));
         let until = millis() + seconds * 1000;
-        world.lost.insert(node.to_owned(), until.max(world.lost_until(node)));
+        world
+            .lost
+            .insert(node.to_owned(), until.max(world.lost_until(node)));
         for pod in world.store.list("pods", NS, "") {
             if text(&pod, "/spec/nodeName") != node {
                 continue;
             }
-            for process in world.agents.get(text(&pod, "/metadata/uid")).cloned().into_iter().flatten() {
+            for process in world
+                .agents
+                .get(text(&pod, "/metadata/uid"))
+                .cloned()
+                .into_iter()
+                .flatten()
+            {
                 if anew {
                     process.kill();
                 } else {

@@ -58,7 +58,11 @@ impl Changes {
 
 impl Process {
     pub(crate) fn new(name: &str, user: User) -> Self {
-        Self { name: name.into(), user, died: Changes::default() }
+        Self {
+            name: name.into(),
+            user,
+            died: Changes::default(),
+        }
     }
 
     pub(crate) fn is_dead(&self) -> bool {

@@ -26,7 +26,11 @@ pub(crate) struct Queue<K> {
 
 impl<K: Serialize + DeserializeOwned> Queue<K> {
     pub(crate) fn new(store: Arc<Store<K>>) -> Arc<Self> {
-        Arc::new(Self { store, due: Mutex::default(), woken: Notify::new() })
+        Arc::new(Self {
+            store,
+            due: Mutex::default(),
+            woken: Notify::new(),
+        })
     }
 
     /// Schedules a reconcile at `at`, unless one is due earlier.
@@ -46,12 +50,19 @@ impl<K: Serialize + DeserializeOwned> Queue<K> {
     }
 
     /// Reconciles due objects as long as the process lives.
-    pub(crate) async fn work(&self, process: &Process, look: impl Fn(Arc<K>) -> BoxFuture<'static, Option<Duration>>) {
+    pub(crate) async fn work(
+        &self,
+        process: &Process,
+        look: impl Fn(Arc<K>) -> BoxFuture<'static, Option<Duration>>,
+    ) {
         loop {
             process.live().await;
             let next = {
                 let mut due = self.due.lock().unwrap();
-                let first = due.iter().min_by_key(|(_, at)| **at).map(|(key, at)| (key.clone(), *at));
+                let first = due
+                    .iter()
+                    .min_by_key(|(_, at)| **at)
+                    .map(|(key, at)| (key.clone(), *at));
                 match first {
                     Some((key, at)) if at <= Instant::now() => {
                         due.remove(&key);

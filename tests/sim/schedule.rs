@@ -223,14 +223,26 @@ pub(crate) struct Schedule {
 
 /// Strikes on the watches of a controller, in one life of six.
 pub(crate) fn watches(c: &mut Chance, two: bool, within: &[u64]) -> Vec<(u32, Strike)> {
-    let count = if c.one_in(6) { c.pick(&[1, 1, 2, 3]) } else { 0 };
+    let count = if c.one_in(6) {
+        c.pick(&[1, 1, 2, 3])
+    } else {
+        0
+    };
     let strikes = (0..count).map(|_| {
         let latest = c.pick(within);
         let (at, index) = (c.number(latest), u8::from(two && c.one_in(2)));
         if c.one_in(4) {
             return (at, Strike::Again(index, c.pick(&[1, 4, 30])));
         }
-        let watch = c.pick(&[Watch::Runs, Watch::Runs, Watch::Pods, Watch::Pods, Watch::Nodes, Watch::Layers, Watch::Namespaces]);
+        let watch = c.pick(&[
+            Watch::Runs,
+            Watch::Runs,
+            Watch::Pods,
+            Watch::Pods,
+            Watch::Nodes,
+            Watch::Layers,
+            Watch::Namespaces,
+        ]);
         (at, Strike::Relist(index, watch, c.pick(&[1, 5, 30, 120])))
     });
     strikes.collect()
@@ -242,7 +254,10 @@ type Remove = fn(&mut Schedule, usize);
 impl Schedule {
     /// The default scene, without events.
     pub(crate) fn of(seed: u64) -> Self {
-        Self { seed, ..Self::default() }
+        Self {
+            seed,
+            ..Self::default()
+        }
     }
 
     /// Changes the scene.
@@ -299,16 +314,28 @@ impl Schedule {
             tampered: c.one_in(20),
             no_image: c.one_in(40),
             objects: c.pick(&[1, 3, 8, 20, 84]),
-            second: if c.one_in(8) { Some(c.pick(&[0, 5, 20, 60])) } else { None },
+            second: if c.one_in(8) {
+                Some(c.pick(&[0, 5, 20, 60]))
+            } else {
+                None
+            },
             two: c.one_in(2),
             hooks: of_hooks.one_in(4),
             hook_tampers: of_hooks.one_in(12),
-            hook_fails: if of_hooks.one_in(6) { Some(of_hooks.pick(&[Failing::BeforeApply, Failing::AfterApply])) } else { None },
+            hook_fails: if of_hooks.one_in(6) {
+                Some(of_hooks.pick(&[Failing::BeforeApply, Failing::AfterApply]))
+            } else {
+                None
+            },
             ..Scene::default()
         };
         let (bounded, frozen) = (of_slots.one_in(5), of_slots.one_in(12));
         if bounded {
-            (scene.slots, scene.crowd, scene.rival) = (of_slots.pick(&[1, 1, 2]), of_slots.pick(&[0, 1, 3]), of_slots.one_in(2));
+            (scene.slots, scene.crowd, scene.rival) = (
+                of_slots.pick(&[1, 1, 2]),
+                of_slots.pick(&[0, 1, 3]),
+                of_slots.one_in(2),
+            );
         }
         if bounded && scene.second.is_none() && of_slots.one_in(2) {
             scene.second = Some(of_slots.pick(&[0, 5, 20]));
@@ -327,7 +354,10 @@ impl Schedule {
                 let later = after + c.pick(&[0, 1, 5, 20, 100, 2_000]);
                 person.push((When::Waits(later), Gesture::Withdraw));
                 if !c.one_in(3) {
-                    person.push((When::Waits(later + c.pick(&[3, 50, 3_000, 50_000])), Gesture::Approve));
+                    person.push((
+                        When::Waits(later + c.pick(&[3, 50, 3_000, 50_000])),
+                        Gesture::Approve,
+                    ));
                 }
             }
         }
@@ -335,12 +365,26 @@ impl Schedule {
             person.push((When::At(c.number(20_000)), Gesture::ApproveWrong));
         }
         if c.one_in(3) {
-            let gesture = c.pick(&[Gesture::Deny, Gesture::Cancel, Gesture::Cancel, Gesture::Delete, Gesture::Delete]);
+            let gesture = c.pick(&[
+                Gesture::Deny,
+                Gesture::Cancel,
+                Gesture::Cancel,
+                Gesture::Delete,
+                Gesture::Delete,
+            ]);
             let within = c.number(6_000);
-            let when = c.pick(&[When::At(within * 2), When::Waits(within), When::Applies(within), When::Applies(within / 50)]);
+            let when = c.pick(&[
+                When::At(within * 2),
+                When::Waits(within),
+                When::Applies(within),
+                When::Applies(within / 50),
+            ]);
             person.push((when, gesture));
             if c.one_in(4) {
-                person.push((c.pick(&[When::At(within * 5), When::Ended(within)]), Gesture::Delete));
+                person.push((
+                    c.pick(&[When::At(within * 5), When::Ended(within)]),
+                    Gesture::Delete,
+                ));
             }
         }
         if c.one_in(15) {
@@ -382,28 +426,57 @@ impl Schedule {
             let at = of_slots.number(12_000);
             strikes.push((at, Strike::Freeze(of_slots.pick(&[2, 20, 120]))));
         }
-        strikes.extend(watches(&mut of_watches, scene.two, &[4_000, 12_000, 60_000]));
-        let is_lost = strikes.iter().any(|(_, strike)| matches!(strike, Strike::LoseNode(..)));
+        strikes.extend(watches(
+            &mut of_watches,
+            scene.two,
+            &[4_000, 12_000, 60_000],
+        ));
+        let is_lost = strikes
+            .iter()
+            .any(|(_, strike)| matches!(strike, Strike::LoseNode(..)));
         if is_lost && of_nodes.one_in(2) {
-            person.push((When::Unreachable(of_nodes.pick(&[0, 3_000, 60_000])), Gesture::Abandon));
+            person.push((
+                When::Unreachable(of_nodes.pick(&[0, 3_000, 60_000])),
+                Gesture::Abandon,
+            ));
         }
-        Self { seed, scene, person, faults, strikes }
+        Self {
+            seed,
+            scene,
+            person,
+            faults,
+            strikes,
+        }
     }
 
     /// Number of events. Shrinking prefers smaller schedules.
     pub(crate) fn size(&self) -> usize {
-        let happens = self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len());
+        let happens = self
+            .scene
+            .layer
+            .as_ref()
+            .map_or(0, |layer| layer.happens.len());
         self.faults.len() + self.strikes.len() + self.person.len() + happens
     }
 
     /// All schedules with one event less.
     pub(crate) fn smaller(&self) -> Vec<Self> {
-        let happens = self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len());
+        let happens = self
+            .scene
+            .layer
+            .as_ref()
+            .map_or(0, |layer| layer.happens.len());
         let lists: [(usize, Remove); 4] = [
             (self.faults.len(), |less, i| _ = less.faults.remove(i)),
             (self.strikes.len(), |less, i| _ = less.strikes.remove(i)),
             (self.person.len(), |less, i| _ = less.person.remove(i)),
-            (happens, |less, i| _ = less.scene.layer.as_mut().map(|layer| layer.happens.remove(i))),
+            (happens, |less, i| {
+                _ = less
+                    .scene
+                    .layer
+                    .as_mut()
+                    .map(|layer| layer.happens.remove(i))
+            }),
         ];
         let mut all = Vec::new();
         for (count, remove) in lists {

@@ -36,7 +36,8 @@ impl Found {
             *self.endings.entry(ending).or_default() += 1;
         }
         if !report.violations.is_empty() && self.failures.len() < ENOUGH {
-            self.failures.push((schedule.clone(), report.violations.clone()));
+            self.failures
+                .push((schedule.clone(), report.violations.clone()));
         }
     }
 }
@@ -44,15 +45,24 @@ impl Found {
 /// Plays a schedule. A panic counts as a violation.
 pub(crate) fn played(schedule: &Schedule, tracing: bool) -> Report {
     catch_unwind(AssertUnwindSafe(|| play(schedule, tracing))).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned().or(panic.downcast_ref::<&str>().map(ToString::to_string));
-        Report { violations: vec![format!("panic: {}", text.unwrap_or_default())], ..Report::default() }
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or(panic.downcast_ref::<&str>().map(ToString::to_string));
+        Report {
+            violations: vec![format!("panic: {}", text.unwrap_or_default())],
+            ..Report::default()
+        }
     })
 }
 
 /// Plays schedules on one thread per processor. `next` returns them by number until there is none. Prints a failure at once, and the
 /// progress every [`TOLD`].
 pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
-    let (shared, number) = (Mutex::new((Found::default(), Instant::now())), AtomicU64::new(0));
+    let (shared, number) = (
+        Mutex::new((Found::default(), Instant::now())),
+        AtomicU64::new(0),
+    );
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -67,7 +77,11 @@ pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
                     }
                     if told.elapsed() >= TOLD {
                         *told = Instant::now();
-                        eprintln!("sim: {} schedules, {} failed", found.played, found.failures.len());
+                        eprintln!(
+                            "sim: {} schedules, {} failed",
+                            found.played,
+                            found.failures.len()
+                        );
                     }
                     if found.failures.len() >= ENOUGH {
                         break;
@@ -98,11 +112,20 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
     vec![
         ("automatic", automatic()),
         ("held", held()),
-        ("held without a datastore", held().with(|s| s.datastore = false)),
+        (
+            "held without a datastore",
+            held().with(|s| s.datastore = false),
+        ),
         ("restored", late()),
-        ("automatic, and a person is asked", held().with(|s| (s.automatic, s.destroys) = (true, true))),
+        (
+            "automatic, and a person is asked",
+            held().with(|s| (s.automatic, s.destroys) = (true, true)),
+        ),
         ("no changes", automatic().with(|s| s.changes = false)),
-        ("plan only", plain().with(|s| s.operation = crds::Operation::Plan)),
+        (
+            "plan only",
+            plain().with(|s| s.operation = crds::Operation::Plan),
+        ),
         ("apply fails", automatic().with(|s| s.fails = true)),
         ("denied", plain().waits(1_000, Deny)),
         ("deleted while it waits", plain().waits(1_000, Delete)),
@@ -111,18 +134,45 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
         ("withdrawn and approved again", again(held())),
         ("cancelled at once", plain().gesture(When::At(900), Cancel)),
         ("hooks", hooks()),
-        ("hooks without a datastore", hooked().with(|s| s.datastore = false)),
-        ("a hook that changes the code", hooked().with(|s| s.hook_tampers = true)),
-        ("restored with hooks", late().with(|s| (s.hooks, s.objects) = (true, 1))),
-        ("a hook before the apply fails", failing(Failing::BeforeApply)),
-        ("a hook behind the apply fails", failing(Failing::AfterApply)),
-        ("hooks left out without a datastore", hooks().strike(3_800, Strike::DatastoreAway(60))),
+        (
+            "hooks without a datastore",
+            hooked().with(|s| s.datastore = false),
+        ),
+        (
+            "a hook that changes the code",
+            hooked().with(|s| s.hook_tampers = true),
+        ),
+        (
+            "restored with hooks",
+            late().with(|s| (s.hooks, s.objects) = (true, 1)),
+        ),
+        (
+            "a hook before the apply fails",
+            failing(Failing::BeforeApply),
+        ),
+        (
+            "a hook behind the apply fails",
+            failing(Failing::AfterApply),
+        ),
+        (
+            "hooks left out without a datastore",
+            hooks().strike(3_800, Strike::DatastoreAway(60)),
+        ),
         ("cancelled among the hooks", applies(hooked(), 200, Cancel)),
         ("one slot", held().with(crowded)),
         ("two controllers", two()),
-        ("two controllers and two runs of one state", automatic().with(both)),
-        ("two controllers, withdrawn and approved again", again(two())),
-        ("two controllers, cancelled and deleted", applies(applies(two(), 500, Cancel), 900, Delete)),
+        (
+            "two controllers and two runs of one state",
+            automatic().with(both),
+        ),
+        (
+            "two controllers, withdrawn and approved again",
+            again(two()),
+        ),
+        (
+            "two controllers, cancelled and deleted",
+            applies(applies(two(), 500, Cancel), 900, Delete),
+        ),
     ]
 }
 
@@ -146,7 +196,11 @@ pub(crate) fn singles() -> Vec<Schedule> {
     let mut all = Vec::new();
     for (name, scene) in scenes() {
         let report = played(&scene, false);
-        assert!(report.violations.is_empty(), "{name}: {:?}", report.violations);
+        assert!(
+            report.violations.is_empty(),
+            "{name}: {:?}",
+            report.violations
+        );
         for at in 0..report.boundaries {
             all.extend(SINGLE.iter().map(|fault| scene.fault(at, *fault)));
         }
@@ -173,7 +227,9 @@ pub(crate) fn pairs_of(first: &Schedule) -> Vec<Schedule> {
     let report = played(first, false);
     let until = report.applied_at.unwrap_or(report.boundaries);
     let later = first.faults[0].0 + 1..until;
-    later.flat_map(|at| PAIR.iter().map(move |second| first.fault(at, *second))).collect()
+    later
+        .flat_map(|at| PAIR.iter().map(move |second| first.fault(at, *second)))
+        .collect()
 }
 
 /// Shrinks a failing schedule: removes events as long as it still fails.

@@ -78,7 +78,10 @@ impl Forge {
 /// Pushes a commit, with or without a webhook.
 pub(crate) fn push(world: &mut World, content: u8, is_told: bool) {
     let number = world.forge.commits.len() + 1;
-    world.forge.commits.push((format!("{number:040x}"), content));
+    world
+        .forge
+        .commits
+        .push((format!("{number:040x}"), content));
     if is_told {
         let key = Key::of(REPOSITORIES, NS, REPOSITORY);
         let told = json!({names::RECONCILE: number.to_string()});
@@ -100,9 +103,16 @@ impl Reaches {
         what: &'static str,
         operation: impl FnOnce(&Forge) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let answer =
-            self.shared.request(&self.process, || format!("git: {what}"), move |world| Ok(operation(&world.forge))).await;
-        answer.map_err(|_| Problem::new(Reason::SourceUnreachable, "the Git server does not answer"))
+        let answer = self
+            .shared
+            .request(
+                &self.process,
+                || format!("git: {what}"),
+                move |world| Ok(operation(&world.forge)),
+            )
+            .await;
+        answer
+            .map_err(|_| Problem::new(Reason::SourceUnreachable, "the Git server does not answer"))
     }
 
     async fn snapshots<T: Send + 'static>(
@@ -120,21 +130,40 @@ impl Reaches {
                 Ok(operation(&mut world.forge.snapshots))
             },
         );
-        answer.await.map_err(|_| RequestError::unanswered("the connection was lost"))
+        answer
+            .await
+            .map_err(|_| RequestError::unanswered("the connection was lost"))
     }
 }
 
 fn stored(revision: &str) -> Stored {
-    Stored { digest: format!("sha256:{revision}"), size: 1 }
+    Stored {
+        digest: format!("sha256:{revision}"),
+        size: 1,
+    }
 }
 
 impl Snapshots for Reaches {
-    async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
+    async fn digest(
+        &self,
+        _: &str,
+        _: &str,
+        revision: &str,
+    ) -> Result<Option<Stored>, RequestError> {
         let revision = revision.to_owned();
-        self.snapshots("HEAD", move |snapshots| snapshots.contains(&revision).then(|| stored(&revision))).await
+        self.snapshots("HEAD", move |snapshots| {
+            snapshots.contains(&revision).then(|| stored(&revision))
+        })
+        .await
     }
 
-    async fn put(&self, _: &str, _: &str, revision: &str, _: &Path) -> Result<Stored, RequestError> {
+    async fn put(
+        &self,
+        _: &str,
+        _: &str,
+        revision: &str,
+        _: &Path,
+    ) -> Result<Stored, RequestError> {
         let revision = revision.to_owned();
         self.snapshots("PUT", move |snapshots| {
             let stored = stored(&revision);
@@ -145,7 +174,8 @@ impl Snapshots for Reaches {
     }
 
     async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
-        self.snapshots("LIST", |snapshots| snapshots.iter().cloned().collect()).await
+        self.snapshots("LIST", |snapshots| snapshots.iter().cloned().collect())
+            .await
     }
 
     async fn wanted(&self) -> Result<Lists, RequestError> {
@@ -154,7 +184,9 @@ impl Snapshots for Reaches {
 
     async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {
         let revision = revision.to_owned();
-        self.snapshots("DELETE", move |snapshots| snapshots.remove(&revision)).await.map(|_| ())
+        self.snapshots("DELETE", move |snapshots| snapshots.remove(&revision))
+            .await
+            .map(|_| ())
     }
 }
 
@@ -179,32 +211,59 @@ impl Remote for Reaches {
     }
 
     fn listing<'a>(&'a self, _: &'a [&str]) -> BoxFuture<'a, Result<Listing, Problem>> {
-        let listed = |forge: &Forge| forge.head().map(|(id, _)| format!("{id}\trefs/heads/main")).unwrap_or_default();
+        let listed = |forge: &Forge| {
+            forge
+                .head()
+                .map(|(id, _)| format!("{id}\trefs/heads/main"))
+                .unwrap_or_default()
+        };
         Box::pin(async move { Ok(Listing::parse(&self.git("ls-remote", listed).await?)) })
     }
 
     fn tree<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Tree, Problem>> {
         let commit = commit.to_owned();
         Box::pin(async move {
-            let found = self.git("fetch", move |forge| forge.commit(&commit)).await?;
-            let (_, content) = found.ok_or_else(|| Problem::new(Reason::RevisionNotFound, "there is no such commit"))?;
+            let found = self
+                .git("fetch", move |forge| forge.commit(&commit))
+                .await?;
+            let (_, content) = found
+                .ok_or_else(|| Problem::new(Reason::RevisionNotFound, "there is no such commit"))?;
             let tree = Tree::parse(format!("100644 blob {content:040x} 1\tnet/main.tf").as_bytes());
             tree.map_err(|error| Problem::new(Reason::SourceInvalid, error))
         })
     }
 
     fn commit<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Vec<u8>, Problem>> {
-        let number = self.shared.lock().forge.commit(commit).map_or(0, |(number, _)| number);
-        let object = format!("tree t\nauthor A <a@b> {number} +0000\ncommitter A <a@b> {number} +0000\n\ncommit {number}\n");
+        let number = self
+            .shared
+            .lock()
+            .forge
+            .commit(commit)
+            .map_or(0, |(number, _)| number);
+        let object = format!(
+            "tree t\nauthor A <a@b> {number} +0000\ncommitter A <a@b> {number} +0000\n\ncommit {number}\n"
+        );
         Box::pin(async move { Ok(object.into_bytes()) })
     }
 
-    fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> BoxFuture<'a, Result<(), Problem>> {
-        known.extend(wanted.iter().map(|(id, ask)| ((id.clone(), ask.clone()), understood(ask, b""))));
+    fn blobs<'a>(
+        &'a self,
+        wanted: &'a BTreeSet<(String, Ask)>,
+        known: &'a mut Known,
+    ) -> BoxFuture<'a, Result<(), Problem>> {
+        known.extend(
+            wanted
+                .iter()
+                .map(|(id, ask)| ((id.clone(), ask.clone()), understood(ask, b""))),
+        );
         Box::pin(async { Ok(()) })
     }
 
-    fn pack<'a>(&'a self, _: &'a str, _: &'a Tree) -> BoxFuture<'a, Result<NamedTempFile, Problem>> {
+    fn pack<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a Tree,
+    ) -> BoxFuture<'a, Result<NamedTempFile, Problem>> {
         Box::pin(async { Ok(NamedTempFile::new_in(memory()).unwrap()) })
     }
 }
@@ -227,32 +286,50 @@ async fn live(shared: Shared, process: Process) {
     let clock = clock(seed, &format!("{} {}", process.name, millis()));
     let listed = loop {
         let sent = clock.sent();
-        let listed = shared.request(&process, || "list".into(), |world| Ok((world.store.version(), now()))).await;
+        let listed = shared
+            .request(
+                &process,
+                || "list".into(),
+                |world| Ok((world.store.version(), now())),
+            )
+            .await;
         if let Ok((version, at)) = listed {
             clock.answered(sent, date(at).as_bytes());
             break version;
         }
         sleep(Duration::from_millis(700)).await;
     };
-    let reaches = Reaches { shared: shared.clone(), process: process.clone() };
-    let server = Server { shared: shared.clone(), process: process.clone() };
+    let reaches = Reaches {
+        shared: shared.clone(),
+        process: process.clone(),
+    };
+    let server = Server {
+        shared: shared.clone(),
+        process: process.clone(),
+    };
     let all = Arc::new(worker::Shared {
         client: Client::new(Timed::new(server, clock.clone()), "default"),
         clock,
         follow: Mutex::new(Follow::default()),
         wanted: Mutex::default(),
-        syncer: Syncer { git: Box::new(reaches.clone()), snapshots: reaches },
+        syncer: Syncer {
+            git: Box::new(reaches.clone()),
+            snapshots: reaches,
+        },
         slots: Semaphore::new(1),
         metrics: Arc::new(Metrics::awaiting(0)),
         secrets_role: String::new(),
     });
     for repository in shared.lock().store.list(REPOSITORIES, NS, "") {
-        all.follow().repository(TerraformRepository::deserialize(&*repository).unwrap());
+        all.follow()
+            .repository(TerraformRepository::deserialize(&*repository).unwrap());
     }
     for layer in shared.lock().store.list(LAYERS, NS, "") {
-        all.follow().layer(&TerraformLayer::deserialize(&*layer).unwrap());
+        all.follow()
+            .layer(&TerraformLayer::deserialize(&*layer).unwrap());
     }
-    let (wake, changes, mut seen, mut work) = (Arc::new(Notify::new()), shared.changes(), listed, None);
+    let (wake, changes, mut seen, mut work) =
+        (Arc::new(Notify::new()), shared.changes(), listed, None);
     loop {
         let key = (NS.to_owned(), REPOSITORY.to_owned());
         if work.is_none() && all.follow().view(&key).is_some() {
@@ -270,9 +347,18 @@ async fn live(shared: Shared, process: Process) {
         for change in fresh {
             seen = change.version;
             match (change.key.resource.as_str(), change.deleted) {
-                (REPOSITORIES, _) => drop(all.follow().repository(TerraformRepository::deserialize(&*change.object).unwrap())),
-                (LAYERS, false) => drop(all.follow().layer(&TerraformLayer::deserialize(&*change.object).unwrap())),
-                (LAYERS, true) => drop(all.follow().without_layer(&(NS.to_owned(), change.key.name))),
+                (REPOSITORIES, _) => drop(
+                    all.follow()
+                        .repository(TerraformRepository::deserialize(&*change.object).unwrap()),
+                ),
+                (LAYERS, false) => drop(
+                    all.follow()
+                        .layer(&TerraformLayer::deserialize(&*change.object).unwrap()),
+                ),
+                (LAYERS, true) => drop(
+                    all.follow()
+                        .without_layer(&(NS.to_owned(), change.key.name)),
+                ),
                 _ => continue,
             }
             wake.notify_one();

@@ -12,16 +12,27 @@ use crate::{
 /// A life in a scene, with an approval if the run needs one.
 fn life(scene: impl FnOnce(&mut Scene)) -> Schedule {
     let life = Schedule::of(11).with(scene);
-    if life.scene.automatic { life } else { life.waits(1_000, Gesture::Approve) }
+    if life.scene.automatic {
+        life
+    } else {
+        life.waits(1_000, Gesture::Approve)
+    }
 }
 
 /// Plays a schedule. Fails on violations, and where `wrong` says so.
-fn checked(schedule: &Schedule, wrong: impl Fn(&Report) -> Option<&'static str>) -> Result<Report, Failed> {
+fn checked(
+    schedule: &Schedule,
+    wrong: impl Fn(&Report) -> Option<&'static str>,
+) -> Result<Report, Failed> {
     let report = played(schedule, false);
     if let Some(what) = wrong(&report) {
         return Err(played(schedule, true).failed(what, schedule));
     }
-    if report.violations.is_empty() { Ok(report) } else { fine(schedule) }
+    if report.violations.is_empty() {
+        Ok(report)
+    } else {
+        fine(schedule)
+    }
 }
 
 /// Tekton #4358: the informer did not show a created pod, so the `TaskRun` got a second one. In Pawl that would be a second process with a
@@ -39,9 +50,19 @@ pub(crate) fn second_pods() -> Result<(), Failed> {
     for scene in scenes {
         for late in [2, 11, 40] {
             for at in [300, 700, 1_100, 1_600, 2_400, 3_500, 5_000] {
-                for strike in [Strike::Kill, Strike::Evict, Strike::ForceDelete(0), Strike::ForceDelete(5)] {
-                    let schedule = life(scene).strike(100, Strike::Lag(late, 120)).strike(at, strike);
-                    let wrong = |report: &Report| (!report.second_pods.is_empty()).then_some("another pod of an adopted attempt");
+                for strike in [
+                    Strike::Kill,
+                    Strike::Evict,
+                    Strike::ForceDelete(0),
+                    Strike::ForceDelete(5),
+                ] {
+                    let schedule = life(scene)
+                        .strike(100, Strike::Lag(late, 120))
+                        .strike(at, strike);
+                    let wrong = |report: &Report| {
+                        (!report.second_pods.is_empty())
+                            .then_some("another pod of an adopted attempt")
+                    };
                     let report = checked(&schedule, wrong)?;
                     lives += 1;
                     retried += u32::from(report.endings.contains("retried"));
@@ -50,7 +71,9 @@ pub(crate) fn second_pods() -> Result<(), Failed> {
             }
         }
     }
-    println!("sim: {lives} lives under stale caches, {retried} with a further attempt, {applied} applied");
+    println!(
+        "sim: {lives} lives under stale caches, {retried} with a further attempt, {applied} applied"
+    );
     if retried < lives / 10 || applied < lives / 10 {
         return Err(format!("hardly anything happened: {retried} and {applied} of {lives}").into());
     }
@@ -65,12 +88,18 @@ pub(crate) fn failures() -> Result<(), Failed> {
         for automatic in [true, false] {
             for late in [3, 11, 30, 45] {
                 for (index, at) in [(0, 0), (0, 900), (0, 2_000), (1, 0), (1, 900), (1, 2_000)] {
-                    let scene = |s: &mut Scene| (s.automatic, s.flaky, s.two) = (automatic, flaky, true);
+                    let scene =
+                        |s: &mut Scene| (s.automatic, s.flaky, s.two) = (automatic, flaky, true);
                     let schedule = life(scene).strike(at, Strike::LagOf(index, late, 240));
                     checked(&schedule, |report| {
-                        let bad = report.endings.iter().any(|end| end.starts_with("Failed") || *end == "Indeterminate");
-                        let all = report.endings.contains("Applied") && report.endings.contains("retried");
-                        (bad || !all).then_some("a failure that was over was made final, or there was none")
+                        let bad = report
+                            .endings
+                            .iter()
+                            .any(|end| end.starts_with("Failed") || *end == "Indeterminate");
+                        let all = report.endings.contains("Applied")
+                            && report.endings.contains("retried");
+                        (bad || !all)
+                            .then_some("a failure that was over was made final, or there was none")
                     })?;
                     lives += 1;
                 }

@@ -55,8 +55,19 @@ pub(crate) struct Mine {
     pub release: Option<String>,
 }
 
-pub(crate) fn failure(class: FailureClass, reason: &str, message: &str, changes: Changed) -> Failure {
-    Failure { class, reason: reason.into(), message: message.into(), changes, diagnostics: Vec::new() }
+pub(crate) fn failure(
+    class: FailureClass,
+    reason: &str,
+    message: &str,
+    changes: Changed,
+) -> Failure {
+    Failure {
+        class,
+        reason: reason.into(),
+        message: message.into(),
+        changes,
+        diagnostics: Vec::new(),
+    }
 }
 
 fn transient() -> Failure {
@@ -66,18 +77,32 @@ fn transient() -> Failure {
 
 /// An answer of the datastore that no retry changes.
 pub(crate) fn refused(reason: &'static str, message: &str) -> Refusal {
-    Refusal { code: 418, reason, message: message.into() }
+    Refusal {
+        code: 418,
+        reason,
+        message: message.into(),
+    }
 }
 
 /// The failure of a claim that cannot be recorded.
 pub(crate) fn unrecorded(trouble: Trouble) -> Failure {
     match trouble {
-        Trouble::Refused(Refusal { code: 418, message, .. }) => {
-            failure(Integrity, reason::ALREADY_CLAIMED, &message, Changed::Unknown)
-        }
+        Trouble::Refused(Refusal {
+            code: 418, message, ..
+        }) => failure(
+            Integrity,
+            reason::ALREADY_CLAIMED,
+            &message,
+            Changed::Unknown,
+        ),
         Trouble::Refused(_) | Trouble::Lost => {
             let text = "the datastore is away";
-            failure(Transient, reason::DATASTORE_UNAVAILABLE, text, Changed::None)
+            failure(
+                Transient,
+                reason::DATASTORE_UNAVAILABLE,
+                text,
+                Changed::None,
+            )
         }
     }
 }
@@ -89,7 +114,12 @@ fn terminated() -> Failure {
 
 fn set_up(source: &str, why: &str) -> SetupReport {
     let tool = "OpenTofu 1.10.6".into();
-    SetupReport { revision: None, source: source.into(), tool, why: why.into() }
+    SetupReport {
+        revision: None,
+        source: source.into(),
+        tool,
+        why: why.into(),
+    }
 }
 
 fn digest(of: &str) -> String {
@@ -104,8 +134,20 @@ fn alter(checksum: &mut String) {
 }
 
 impl PlayedWork {
-    pub(crate) fn new(shared: Shared, process: Process, settings: Arc<Settings>, has_store: bool) -> Self {
-        Self { shared, process, settings, has_store, told: watch::Sender::new(0), mine: Mutex::default() }
+    pub(crate) fn new(
+        shared: Shared,
+        process: Process,
+        settings: Arc<Settings>,
+        has_store: bool,
+    ) -> Self {
+        Self {
+            shared,
+            process,
+            settings,
+            has_store,
+            told: watch::Sender::new(0),
+            mine: Mutex::default(),
+        }
     }
 
     pub(crate) fn mine(&self) -> std::sync::MutexGuard<'_, Mine> {
@@ -125,7 +167,8 @@ impl PlayedWork {
 
     fn did(&self, done: Done) {
         let (process, settings) = (&self.process, &self.settings);
-        self.shared.act(|world| deeds::did(world, process, settings, done));
+        self.shared
+            .act(|world| deeds::did(world, process, settings, done));
     }
 
     fn scene<T>(&self, of: impl FnOnce(&Scene) -> T) -> T {
@@ -156,11 +199,20 @@ impl PlayedWork {
     }
 
     fn read(&self) -> Verified {
-        Verified { checksum: self.mine().disk.clone(), differs: Vec::new() }
+        Verified {
+            checksum: self.mine().disk.clone(),
+            differs: Vec::new(),
+        }
     }
 
     /// A step that takes time. Its start is a boundary. Fails on a network fault or a request to stop.
-    async fn step(&self, what: &'static str, done: Option<Done>, least: u64, notices: &Notices) -> Result<(), Failure> {
+    async fn step(
+        &self,
+        what: &'static str,
+        done: Option<Done>,
+        least: u64,
+        notices: &Notices,
+    ) -> Result<(), Failure> {
         if *self.told.borrow() > 0 {
             return Err(terminated());
         }
@@ -187,7 +239,11 @@ impl PlayedWork {
 
     /// Waits until the tool obeys a request to stop. Returns its level.
     async fn ends(&self, told: &mut watch::Receiver<u8>) -> u8 {
-        let needed = if self.scene(|scene| scene.stubborn) { PROVIDERS_KILLED } else { ASKED };
+        let needed = if self.scene(|scene| scene.stubborn) {
+            PROVIDERS_KILLED
+        } else {
+            ASKED
+        };
         let got = told.wait_for(|told| *told >= needed).await;
         let got = got.map_or(KILLED, |told| *told);
         if got < KILLED {
@@ -198,23 +254,42 @@ impl PlayedWork {
 }
 
 impl Work for PlayedWork {
-    async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
+    async fn setup(
+        &self,
+        run: Arc<TerraformRun>,
+        notices: Notices,
+    ) -> Result<SetupReport, Failure> {
         self.mine().run = run;
         self.step("setup", None, 100, &notices).await?;
         Ok(set_up("inline", "played"))
     }
 
-    async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
+    async fn restore(
+        &self,
+        run: Arc<TerraformRun>,
+        notices: Notices,
+    ) -> Result<SetupReport, Failure> {
         self.mine().run = run.clone();
         self.step("restore", None, 200, &notices).await?;
-        let plan = run.status.clone().and_then(|status| status.plan).unwrap_or_default();
+        let plan = run
+            .status
+            .clone()
+            .and_then(|status| status.plan)
+            .unwrap_or_default();
         let key = (self.settings.run_uid.clone(), plan.attempt);
         let missing = || refused("NotFound", "the datastore has no such plan");
-        let taken = self.stored("take the plan", 60, move |data| data.bundles.get(&key).cloned().ok_or_else(missing));
+        let taken = self.stored("take the plan", 60, move |data| {
+            data.bundles.get(&key).cloned().ok_or_else(missing)
+        });
         let bundle = taken.await.map_err(|trouble| match trouble {
-            Trouble::Refused(Refusal { code: 418, message, .. }) => {
-                failure(Integrity, reason::STORED_PLAN_MISSING, &message, Changed::None)
-            }
+            Trouble::Refused(Refusal {
+                code: 418, message, ..
+            }) => failure(
+                Integrity,
+                reason::STORED_PLAN_MISSING,
+                &message,
+                Changed::None,
+            ),
             Trouble::Refused(_) | Trouble::Lost => transient(),
         })?;
         let mut mine = self.mine();
@@ -224,7 +299,10 @@ impl Work for PlayedWork {
 
     async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
         self.step("init", Some(Done::Init), 300, &notices).await?;
-        Ok(InitReport { backend: "http".into(), workspace: "default".into() })
+        Ok(InitReport {
+            backend: "http".into(),
+            workspace: "default".into(),
+        })
     }
 
     async fn plan(&self, notices: Notices) -> Result<PlanReport, Failure> {
@@ -242,12 +320,20 @@ impl Work for PlayedWork {
         let checksum = digest(&format!("{uid} {name} {drawn}"));
         let run = self.mine().run.clone();
         let is_layer = scene.layer.is_some();
-        let has_changes = if is_layer { self.shared.lock().ground.differs(&run) } else { scene.changes };
+        let has_changes = if is_layer {
+            self.shared.lock().ground.differs(&run)
+        } else {
+            scene.changes
+        };
         let operations = if has_changes { scene.objects.into() } else { 0 };
         self.mine().disk.clone_from(&checksum);
         self.mine().planned = operations;
         let mut counts = Changes::default();
-        *(if scene.destroys { &mut counts.destroy } else { &mut counts.add }) = operations;
+        *(if scene.destroys {
+            &mut counts.destroy
+        } else {
+            &mut counts.add
+        }) = operations;
         let asks = !run.spec.approval.is_automatic_for(&counts);
         let mut bundle = None;
         if self.has_store && asks && has_changes && run.spec.operation.applies() {
@@ -264,7 +350,16 @@ impl Work for PlayedWork {
         }
         let (lines, platform) = (vec!["+ a.b".to_owned()], "linux_amd64".to_owned());
         let (state_key, notes) = (Some(self.state_key()), Vec::new());
-        Ok(PlanReport { has_changes, counts, lines, checksum, bundle, platform, state_key, notes })
+        Ok(PlanReport {
+            has_changes,
+            counts,
+            lines,
+            checksum,
+            bundle,
+            platform,
+            state_key,
+            notes,
+        })
     }
 
     async fn verify(&self) -> Result<Verified, Failure> {
@@ -273,7 +368,10 @@ impl Work for PlayedWork {
         if self.has_store {
             let uid = self.settings.run_uid.clone();
             let proof = self.stored("prove that a claim can be recorded", 60, move |data| {
-                let claimed = data.claims.get(&uid).map(|_| refused("AlreadyClaimed", "a claim is recorded"));
+                let claimed = data
+                    .claims
+                    .get(&uid)
+                    .map(|_| refused("AlreadyClaimed", "a claim is recorded"));
                 claimed.map_or(Ok(()), Err)
             });
             proof.await.map_err(unrecorded)?;
@@ -292,7 +390,12 @@ impl Work for PlayedWork {
         self.step("hooks before", done, 200, &notices).await?;
         if failed {
             let text = "hook login (BeforeApply) failed with 3";
-            return Err(failure(Configuration, reason::HOOK_FAILED, text, Changed::None));
+            return Err(failure(
+                Configuration,
+                reason::HOOK_FAILED,
+                text,
+                Changed::None,
+            ));
         }
         if self.scene(|scene| scene.hook_tampers) {
             alter(&mut self.mine().disk);
@@ -324,7 +427,11 @@ impl Work for PlayedWork {
         let _ = notices.send(Notice::Started("apply"));
         let (objects, fails) = self.scene(|scene| (scene.objects, scene.fails));
         for done in 0..objects {
-            let so_far = if done == 0 { Changed::None } else { Changed::Some };
+            let so_far = if done == 0 {
+                Changed::None
+            } else {
+                Changed::Some
+            };
             if let Some(level) = self.works(700).await {
                 if level < KILLED {
                     self.end_apply(false, so_far);
@@ -332,21 +439,39 @@ impl Work for PlayedWork {
                     self.mine().changed = Changed::Some;
                 }
                 let text = "the tool was interrupted";
-                return Err(failure(Interrupted, reason::APPLY_INTERRUPTED, text, self.changed()));
+                return Err(failure(
+                    Interrupted,
+                    reason::APPLY_INTERRUPTED,
+                    text,
+                    self.changed(),
+                ));
             }
             self.did(Done::Tool(Deed::Changed));
             let (done, total) = (u32::from(done) + 1, self.mine().planned);
-            let progress = Progress { done, total, current: None, quiet_since: None };
+            let progress = Progress {
+                done,
+                total,
+                current: None,
+                quiet_since: None,
+            };
             let _ = notices.send(Notice::Progress(progress));
             if fails {
                 self.end_apply(false, Changed::Some);
                 let text = "it does not work";
-                return Err(failure(Configuration, reason::APPLY_FAILED, text, Changed::Some));
+                return Err(failure(
+                    Configuration,
+                    reason::APPLY_FAILED,
+                    text,
+                    Changed::Some,
+                ));
             }
         }
         self.end_apply(true, Changed::Some);
         let _ = notices.send(Notice::Ended("apply", 0));
-        Ok(ApplyReport { done: objects.into(), outputs: 0 })
+        Ok(ApplyReport {
+            done: objects.into(),
+            outputs: 0,
+        })
     }
 
     fn interrupt(&self) {
@@ -369,7 +494,8 @@ impl Work for PlayedWork {
         if self.process.is_dead() {
             return;
         }
-        self.told.send_modify(|told| *told = (*told).max(PROVIDERS_KILLED));
+        self.told
+            .send_modify(|told| *told = (*told).max(PROVIDERS_KILLED));
     }
 
     fn kill_tool(&self) {
@@ -404,7 +530,11 @@ impl Work for PlayedWork {
         if failed {
             self.did(Done::HookAfterFailed);
             let (name, message) = ("tell".into(), "hook tell (AfterApply) failed with 3".into());
-            let hook = FailedHook { name, when: HookWhen::AfterApply, message };
+            let hook = FailedHook {
+                name,
+                when: HookWhen::AfterApply,
+                message,
+            };
             let _ = notices.send(Notice::HookFailed(hook));
         }
     }

@@ -50,7 +50,9 @@ pub(crate) fn begin() {
 
 /// Milliseconds since the start of the life.
 pub(crate) fn millis() -> u64 {
-    BEGUN.get().map_or(0, |begun| u64::try_from(begun.elapsed().as_millis()).unwrap())
+    BEGUN.get().map_or(0, |begun| {
+        u64::try_from(begun.elapsed().as_millis()).unwrap()
+    })
 }
 
 /// The time of the API server. All other machines have their own clocks.
@@ -60,7 +62,9 @@ pub(crate) fn now() -> Timestamp {
 
 /// The clock error of a machine: up to an hour, and often the maximum.
 fn off(seed: u64, machine: &str) -> SignedDuration {
-    let mut chance = Chance(machine.bytes().fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)));
+    let mut chance = Chance(machine.bytes().fold(seed, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    }));
     SignedDuration::from_secs(match chance.below(4) {
         0 => -3_600,
         1 => 3_600,
@@ -76,7 +80,9 @@ pub(crate) fn clock(seed: u64, machine: &str) -> ServerClock {
 
 /// The `Date` header of the API server.
 pub(crate) fn date(at: Timestamp) -> String {
-    DateTimePrinter::new().timestamp_to_rfc9110_string(&at).unwrap()
+    DateTimePrinter::new()
+        .timestamp_to_rfc9110_string(&at)
+        .unwrap()
 }
 
 /// The error of a request.
@@ -93,13 +99,16 @@ impl World {
         self.store.lacks_policies = away;
         self.store.policies_made += u32::from(!away);
         let policies = self.store.policies();
-        self.guards.values_mut().for_each(|guard| guard.tell(&policies));
+        self.guards
+            .values_mut()
+            .for_each(|guard| guard.tell(&policies));
     }
 
     /// Whether a controller started after approvals were forged, or before it had revoked them all. Such a controller cannot know that the
     /// policies were missing.
     pub(crate) fn believes_forgeries(&self) -> bool {
-        self.forged_at.is_some_and(|at| self.guards.values().any(|guard| guard.since >= at))
+        self.forged_at
+            .is_some_and(|at| self.guards.values().any(|guard| guard.since >= at))
     }
 }
 
@@ -188,7 +197,12 @@ pub(crate) struct Shared(Arc<Mutex<World>>);
 impl Shared {
     pub(crate) fn new(schedule: &Schedule, tracing: bool) -> Self {
         let (schedule, chance) = (schedule.clone(), Chance(schedule.seed));
-        Self(Arc::new(Mutex::new(World { schedule, chance, tracing, ..World::default() })))
+        Self(Arc::new(Mutex::new(World {
+            schedule,
+            chance,
+            tracing,
+            ..World::default()
+        })))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
@@ -233,14 +247,26 @@ impl Shared {
         match fault {
             Some(Fault::CrashBefore) => process.kill(),
             Some(Fault::Slow(seconds)) => sleep(Duration::from_secs(seconds.into())).await,
-            Some(Fault::CrashAfter | Fault::Lost | Fault::ReplyLost | Fault::Late(_) | Fault::Refused(_)) | None => {}
+            Some(
+                Fault::CrashAfter
+                | Fault::Lost
+                | Fault::ReplyLost
+                | Fault::Late(_)
+                | Fault::Refused(_),
+            )
+            | None => {}
         }
         sleep(Duration::from_millis(there)).await;
         process.live().await;
         match fault {
             Some(Fault::Lost) => return Err(Trouble::Lost),
             Some(Fault::Refused(code)) => {
-                return Err(Refusal { code, reason: "Played", message: "as the schedule says".into() }.into());
+                return Err(Refusal {
+                    code,
+                    reason: "Played",
+                    message: "as the schedule says".into(),
+                }
+                .into());
             }
             Some(Fault::Late(seconds)) => {
                 let this = self.clone();
@@ -250,11 +276,17 @@ impl Shared {
                 });
                 return Err(Trouble::Lost);
             }
-            Some(Fault::CrashBefore | Fault::CrashAfter | Fault::ReplyLost | Fault::Slow(_)) | None => {}
+            Some(Fault::CrashBefore | Fault::CrashAfter | Fault::ReplyLost | Fault::Slow(_))
+            | None => {}
         }
         let away = {
             let world = self.lock();
-            let until = world.cut_off.get(&process.name).copied().unwrap_or(0).max(world.api_away_until);
+            let until = world
+                .cut_off
+                .get(&process.name)
+                .copied()
+                .unwrap_or(0)
+                .max(world.api_away_until);
             millis() < until
         };
         if away {
@@ -288,7 +320,9 @@ impl Shared {
                     process.kill();
                 });
             }
-            Some(Fault::Lost | Fault::ReplyLost | Fault::Late(_) | Fault::Refused(_)) => return true,
+            Some(Fault::Lost | Fault::ReplyLost | Fault::Late(_) | Fault::Refused(_)) => {
+                return true;
+            }
             None => {}
         }
         process.live().await;
@@ -305,7 +339,12 @@ impl World {
         if layers::is_of_layers(&what) {
             self.of_layers.push(number);
         }
-        let fault = self.schedule.faults.iter().find(|(at, _)| *at == number).map(|(_, fault)| *fault);
+        let fault = self
+            .schedule
+            .faults
+            .iter()
+            .find(|(at, _)| *at == number)
+            .map(|(_, fault)| *fault);
         if self.tracing {
             let text = format!("#{number} {}: {}", process.name, what);
             self.note(&match fault {
@@ -336,13 +375,18 @@ impl World {
     /// The next watch of a controller that lists again, and when.
     pub(crate) fn next_listing(&self, index: u8) -> Option<(Watch, u64)> {
         let of_it = self.deaf.iter().filter(|((of, _), _)| *of == index);
-        of_it.map(|((_, watch), until)| (*watch, *until)).min_by_key(|(_, until)| *until)
+        of_it
+            .map(|((_, watch), until)| (*watch, *until))
+            .min_by_key(|(_, until)| *until)
     }
 
     /// The node for a new pod.
     pub(crate) fn place(&self) -> &'static str {
         let lost = |name: &&str| self.lost_until(name) > millis();
-        NODE_NAMES.into_iter().find(|name| !lost(name)).unwrap_or(NODE_NAMES[0])
+        NODE_NAMES
+            .into_iter()
+            .find(|name| !lost(name))
+            .unwrap_or(NODE_NAMES[0])
     }
 
     /// Until when a node is lost.
@@ -355,31 +399,57 @@ impl World {
         let boot = self.boots.get(name).copied().unwrap_or(0);
         let key = Key::of(NODES, "", name);
         // The control plane reports a lost node, by its own clock.
-        let at = if ready == "True" { now() + off(self.schedule.seed, name) } else { now() };
+        let at = if ready == "True" {
+            now() + off(self.schedule.seed, name)
+        } else {
+            now()
+        };
         let node = json!({"metadata": {"name": name}, "status": {
             "nodeInfo": {"architecture": "", "bootID": format!("{name}-{boot}"), "containerRuntimeVersion": "", "kernelVersion": "",
                 "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""},
             "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": crds::whole_seconds(at)}]}});
         match self.store.get(&key) {
             Ok(old) => {
-                self.store.node_writes(&key, text(&old, "/metadata/uid"), &json!({"status": node["status"]}));
+                self.store.node_writes(
+                    &key,
+                    text(&old, "/metadata/uid"),
+                    &json!({"status": node["status"]}),
+                );
             }
             Err(_) => drop(self.create(&User::default(), NODES, node)),
         }
     }
 
     /// Creates an object in the namespace of the runs. Nodes and namespaces have none.
-    pub(crate) fn create(&mut self, user: &User, resource: &str, object: Value) -> Result<(), Refusal> {
-        let namespace = if [NODES, NAMESPACES].contains(&resource) { "" } else { NS };
-        self.store.create(user, resource, namespace, object, false, now()).map(drop)
+    pub(crate) fn create(
+        &mut self,
+        user: &User,
+        resource: &str,
+        object: Value,
+    ) -> Result<(), Refusal> {
+        let namespace = if [NODES, NAMESPACES].contains(&resource) {
+            ""
+        } else {
+            NS
+        };
+        self.store
+            .create(user, resource, namespace, object, false, now())
+            .map(drop)
     }
 
     /// Applies a merge patch to an object other than its status.
     pub(crate) fn merge(&mut self, user: &User, key: &Key, patch: Value) -> Result<(), Refusal> {
-        self.store.edit(user, key, false, &Edit::Merge(patch), false).map(drop)
+        self.store
+            .edit(user, key, false, &Edit::Merge(patch), false)
+            .map(drop)
     }
 
-    pub(crate) fn annotate(&mut self, user: &User, key: &Key, annotations: &Value) -> Result<(), Refusal> {
+    pub(crate) fn annotate(
+        &mut self,
+        user: &User,
+        key: &Key,
+        annotations: &Value,
+    ) -> Result<(), Refusal> {
         self.merge(user, key, json!({"metadata": {"annotations": annotations}}))
     }
 
@@ -397,11 +467,23 @@ impl World {
 
     /// Whether the token of a pod is valid: its pod exists, or did so a moment ago.
     pub(crate) fn authenticates(&self, user: &User) -> bool {
-        let Some((pod, uid)) = &user.pod else { return true };
-        let there = self.pod(pod).is_some_and(|object| object["metadata"]["uid"] == **uid);
+        let Some((pod, uid)) = &user.pod else {
+            return true;
+        };
+        let there = self
+            .pod(pod)
+            .is_some_and(|object| object["metadata"]["uid"] == **uid);
         // In every second life the API server caches token reviews for 10 s.
-        let remembered = if self.schedule.seed.is_multiple_of(2) { 10_000 } else { 0 };
-        there || self.gone_pods.get(uid).is_some_and(|since| millis() < since + remembered)
+        let remembered = if self.schedule.seed.is_multiple_of(2) {
+            10_000
+        } else {
+            0
+        };
+        there
+            || self
+                .gone_pods
+                .get(uid)
+                .is_some_and(|since| millis() < since + remembered)
     }
 
     /// Checks the changes since the last call: invariants, and tasks that wait for a change.
@@ -425,30 +507,49 @@ impl World {
     }
 
     fn look_at_run(&mut self, change: &Change) {
-        let fresh: Arc<TerraformRun> = Arc::new(TerraformRun::deserialize(&*change.object).unwrap());
+        let fresh: Arc<TerraformRun> =
+            Arc::new(TerraformRun::deserialize(&*change.object).unwrap());
         let before = self.runs.remove(&change.key.name);
         if self.tracing {
-            self.note(&invariants::differences(before.as_deref(), &fresh, change.deleted));
+            self.note(&invariants::differences(
+                before.as_deref(),
+                &fresh,
+                change.deleted,
+            ));
         }
         if change.deleted {
             invariants::gone(self, &fresh);
             return;
         }
-        let bytes = change.object.get("status").map_or(0, |status| status.to_string().len());
-        let step = Step { before: before.as_deref(), after: &fresh, by: change.by.as_ref(), whole: true };
+        let bytes = change
+            .object
+            .get("status")
+            .map_or(0, |status| status.to_string().len());
+        let step = Step {
+            before: before.as_deref(),
+            after: &fresh,
+            by: change.by.as_ref(),
+            whole: true,
+        };
         invariants::changed(self, &step, bytes);
         self.runs.insert(change.key.name.clone(), fresh);
     }
 
     fn look_at_pod(&mut self, change: &Change) {
         if change.deleted {
-            self.gone_pods.insert(text(&change.object, "/metadata/uid").to_owned(), millis());
+            self.gone_pods
+                .insert(text(&change.object, "/metadata/uid").to_owned(), millis());
         } else {
             invariants::podded(self, &change.object);
         }
         if self.tracing {
             let state = &change.object["status"]["containerStatuses"][0]["state"];
-            self.note(&format!("   pod {} {} {}", change.key.name, if change.deleted { "gone" } else { "" }, state));
+            self.note(&format!(
+                "   pod {} {} {}",
+                change.key.name,
+                if change.deleted { "gone" } else { "" },
+                state
+            ));
         }
     }
 }

@@ -9,7 +9,9 @@ use sha2::{Digest as _, Sha256};
 use crds::{
     Claim, OutputsStatus,
     apply_log::Replay,
-    datastore::{HEADER_DIGEST, HEADER_NONCE, Length, ObjectKind, Stored, attempt_path, hex_digest},
+    datastore::{
+        HEADER_DIGEST, HEADER_NONCE, Length, ObjectKind, Stored, attempt_path, hex_digest,
+    },
     outputs::Taken,
     termination::TerminationMessage,
 };
@@ -20,7 +22,11 @@ use crate::{
 };
 
 /// The datastore reads back an object of a gigabyte before it responds.
-const LIMITS: Limits = Limits { connect: Some(Duration::from_secs(5)), whole: None, silence: Some(Duration::from_secs(120)) };
+const LIMITS: Limits = Limits {
+    connect: Some(Duration::from_secs(5)),
+    whole: None,
+    silence: Some(Duration::from_secs(120)),
+};
 /// Timeout of a small request.
 const SMALL: Duration = Duration::from_secs(10);
 /// Timeout of a request for outputs: the datastore writes objects before it responds.
@@ -55,17 +61,50 @@ impl Client {
     ///
     /// # Errors
     /// When the certificate authority is not PEM.
-    pub fn new(url: &str, authority: &str, token: PathBuf, of: &AttemptId) -> Result<Self, RequestError> {
-        let connection = Arc::new(Connection::new(url, Text::Known(authority.to_owned()), LIMITS));
+    pub fn new(
+        url: &str,
+        authority: &str,
+        token: PathBuf,
+        of: &AttemptId,
+    ) -> Result<Self, RequestError> {
+        let connection = Arc::new(Connection::new(
+            url,
+            Text::Known(authority.to_owned()),
+            LIMITS,
+        ));
         connection.client()?;
-        let AttemptId { namespace, run, attempt, nonce } = of.clone();
-        Ok(Self { connection, namespace, run, attempt, nonce, token })
+        let AttemptId {
+            namespace,
+            run,
+            attempt,
+            nonce,
+        } = of.clone();
+        Ok(Self {
+            connection,
+            namespace,
+            run,
+            attempt,
+            nonce,
+            token,
+        })
     }
 
-    fn request(&self, method: Method, attempt: u32, rest: &str) -> Result<RequestBuilder, RequestError> {
+    fn request(
+        &self,
+        method: Method,
+        attempt: u32,
+        rest: &str,
+    ) -> Result<RequestBuilder, RequestError> {
         let token = connection::read(&self.token)?;
-        let path = format!("{}/{rest}", attempt_path(&self.namespace, &self.run, attempt));
-        Ok(self.connection.request(method, &path)?.bearer_auth(token.trim()).header(HEADER_NONCE, &self.nonce))
+        let path = format!(
+            "{}/{rest}",
+            attempt_path(&self.namespace, &self.run, attempt)
+        );
+        Ok(self
+            .connection
+            .request(method, &path)?
+            .bearer_auth(token.trim())
+            .header(HEADER_NONCE, &self.nonce))
     }
 
     fn own(&self, method: Method, rest: &str) -> Result<RequestBuilder, RequestError> {
@@ -80,7 +119,8 @@ impl Client {
 
     /// Digest and size of an object, read back from the store.
     pub async fn stored(&self, kind: ObjectKind) -> Result<Stored, RequestError> {
-        let response = answer(self.own(Method::GET, &format!("objects/{}/digest", kind.as_str()))?).await?;
+        let response =
+            answer(self.own(Method::GET, &format!("objects/{}/digest", kind.as_str()))?).await?;
         parsed(&read(response).await?)
     }
 
@@ -90,7 +130,13 @@ impl Client {
     }
 
     /// Appends to the log of a phase; returns the new length.
-    pub async fn append(&self, phase: &str, offset: u64, bytes: Bytes, end: bool) -> Result<u64, RequestError> {
+    pub async fn append(
+        &self,
+        phase: &str,
+        offset: u64,
+        bytes: Bytes,
+        end: bool,
+    ) -> Result<u64, RequestError> {
         let mut rest = format!("log/{phase}?offset={offset}");
         if end {
             rest.push_str("&end=true");
@@ -112,20 +158,27 @@ impl Client {
 
     /// Proves that the record of a claim can be written.
     pub async fn prove_claim(&self) -> Result<(), RequestError> {
-        answer(self.own(Method::PUT, "intent")?.timeout(SMALL)).await.map(drop)
+        answer(self.own(Method::PUT, "intent")?.timeout(SMALL))
+            .await
+            .map(drop)
     }
 
     /// Writes the claim's record, once.
     pub async fn claim(&self, claim: &Claim) -> Result<(), RequestError> {
         let body = serde_json::to_vec(claim).unwrap_or_default();
-        answer(self.own(Method::PUT, "claim")?.timeout(SMALL).body(body)).await.map(drop)
+        answer(self.own(Method::PUT, "claim")?.timeout(SMALL).body(body))
+            .await
+            .map(drop)
     }
 
     /// Writes the result of this attempt.
     pub async fn result(&self, message: &TerminationMessage) -> Result<(), RequestError> {
         let body = message.to_bytes();
         let request = self
-            .own(Method::PUT, &format!("objects/{}", ObjectKind::Result.as_str()))?
+            .own(
+                Method::PUT,
+                &format!("objects/{}", ObjectKind::Result.as_str()),
+            )?
             .header(HEADER_DIGEST, hex_digest(&Sha256::digest(&body)))
             .timeout(SMALL)
             .body(body);
@@ -134,7 +187,10 @@ impl Client {
 
     /// Publishes these outputs, or those of the managed state without any; returns the result.
     pub async fn publish(&self, outputs: Option<Bytes>) -> Result<OutputsStatus, RequestError> {
-        let request = self.own(Method::PUT, "outputs")?.timeout(PUBLISHING).body(outputs.unwrap_or_default());
+        let request = self
+            .own(Method::PUT, "outputs")?
+            .timeout(PUBLISHING)
+            .body(outputs.unwrap_or_default());
         parsed(&read(answer(request).await?).await?)
     }
 
@@ -157,17 +213,30 @@ impl Client {
 
     /// Writes a new version of the state, under its lock.
     pub async fn put_state(&self, lock: &str, content: Content) -> Result<(), RequestError> {
-        answer(with(self.own(Method::PUT, "state")?.query(&[("lock", lock)]), content)).await.map(drop)
+        answer(with(
+            self.own(Method::PUT, "state")?.query(&[("lock", lock)]),
+            content,
+        ))
+        .await
+        .map(drop)
     }
 
     /// Takes the lock of the state.
     pub async fn lock(&self, info: Bytes) -> Result<(), RequestError> {
-        answer(self.own(Method::PUT, "lock")?.timeout(SMALL).body(info)).await.map(drop)
+        answer(self.own(Method::PUT, "lock")?.timeout(SMALL).body(info))
+            .await
+            .map(drop)
     }
 
     /// Releases the lock of the state.
     pub async fn unlock(&self, id: &str) -> Result<(), RequestError> {
-        answer(self.own(Method::DELETE, "lock")?.query(&[("lock", id)]).timeout(SMALL)).await.map(drop)
+        answer(
+            self.own(Method::DELETE, "lock")?
+                .query(&[("lock", id)])
+                .timeout(SMALL),
+        )
+        .await
+        .map(drop)
     }
 }
 
@@ -186,5 +255,8 @@ pub struct AttemptId {
 
 pub(crate) fn with(request: RequestBuilder, content: Content) -> RequestBuilder {
     let Content { body, size, digest } = content;
-    request.header(HEADER_DIGEST, digest).header(header::CONTENT_LENGTH, size).body(body)
+    request
+        .header(HEADER_DIGEST, digest)
+        .header(header::CONTENT_LENGTH, size)
+        .body(body)
 }

@@ -46,13 +46,22 @@ pub struct Connection {
 impl Connection {
     /// The datastore at `https://HOST[:PORT]`, with this authority (PEM) as the only trusted one. Sends nothing yet.
     pub fn new(url: &str, authority: Text, limits: Limits) -> Self {
-        Self { url: url.trim_end_matches('/').to_owned(), authority, limits, resolved: None, client: Mutex::default() }
+        Self {
+            url: url.trim_end_matches('/').to_owned(),
+            authority,
+            limits,
+            resolved: None,
+            client: Mutex::default(),
+        }
     }
 
     /// Connects to this address instead of resolving the host's name.
     #[must_use]
     pub fn at(self, host: &str, address: SocketAddr) -> Self {
-        Self { resolved: Some((host.to_owned(), address)), ..self }
+        Self {
+            resolved: Some((host.to_owned(), address)),
+            ..self
+        }
     }
 
     /// The datastore's URL.
@@ -76,7 +85,9 @@ impl Connection {
     /// # Errors
     /// [`RequestError::File`], [`RequestError::Authority`].
     pub fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, RequestError> {
-        Ok(self.client()?.request(method, format!("{}{path}", self.url)))
+        Ok(self
+            .client()?
+            .request(method, format!("{}{path}", self.url)))
     }
 
     /// The client that trusts the current authority.
@@ -88,7 +99,9 @@ impl Connection {
         {
             return Ok(client.clone());
         }
-        let client = self.build(&authority).map_err(|error| RequestError::Authority(Arc::new(error)))?;
+        let client = self
+            .build(&authority)
+            .map_err(|error| RequestError::Authority(Arc::new(error)))?;
         *kept = Some((authority, client.clone()));
         Ok(client)
     }
@@ -103,7 +116,11 @@ impl Connection {
             // The server closes connections that are idle for one minute.
             .pool_idle_timeout(Duration::from_secs(30))
             .pool_max_idle_per_host(4);
-        let Limits { connect, whole, silence } = self.limits;
+        let Limits {
+            connect,
+            whole,
+            silence,
+        } = self.limits;
         if let Some(connect) = connect {
             builder = builder.connect_timeout(connect);
         }
@@ -135,9 +152,17 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", silent.local_addr().unwrap());
-        let limits = Limits { whole: Some(Duration::from_millis(50)), ..Limits::default() };
+        let limits = Limits {
+            whole: Some(Duration::from_millis(50)),
+            ..Limits::default()
+        };
         let connection = Connection::new(&url, Text::Known(String::new()), limits);
-        let error = connection.request(Method::GET, "/healthz").unwrap().send().await.unwrap_err();
+        let error = connection
+            .request(Method::GET, "/healthz")
+            .unwrap()
+            .send()
+            .await
+            .unwrap_err();
         assert!(error.is_timeout(), "{error:?}");
     }
 }

@@ -18,7 +18,11 @@ use crate::{
 };
 
 /// The reconcile of a run waits for the response.
-const LIMITS: Limits = Limits { connect: Some(Duration::from_secs(3)), whole: Some(Duration::from_secs(5)), silence: None };
+const LIMITS: Limits = Limits {
+    connect: Some(Duration::from_secs(3)),
+    whole: Some(Duration::from_secs(5)),
+    silence: None,
+};
 
 /// A client of the datastore for the controller.
 pub struct Datastore {
@@ -28,18 +32,27 @@ pub struct Datastore {
 }
 
 /// Replaces the network in tests: answers a request with this method and path.
-pub type Played = Box<dyn Fn(Method, String) -> BoxFuture<'static, Result<Response, RequestError>> + Send + Sync>;
+pub type Played =
+    Box<dyn Fn(Method, String) -> BoxFuture<'static, Result<Response, RequestError>> + Send + Sync>;
 
 impl Datastore {
     /// The datastore at `https://HOST[:PORT]`. Reads the files of certificate authority and token for each request.
     pub fn new(url: &str, authority: PathBuf, token: PathBuf) -> Self {
-        Self { connection: Connection::new(url, Text::File(authority), LIMITS), token, played: None }
+        Self {
+            connection: Connection::new(url, Text::File(authority), LIMITS),
+            token,
+            played: None,
+        }
     }
 
     /// A fake datastore: `played` answers every request except the readiness check. Its certificate authority is empty.
     pub fn played(url: &str, played: Played) -> Self {
         let connection = Connection::new(url, Text::Known(String::new()), LIMITS);
-        Self { connection, token: PathBuf::new(), played: Some(played) }
+        Self {
+            connection,
+            token: PathBuf::new(),
+            played: Some(played),
+        }
     }
 
     /// Its URL.
@@ -59,8 +72,16 @@ impl Datastore {
     ///
     /// # Errors
     /// When the datastore does not give a definite answer.
-    pub async fn result(&self, namespace: &str, uid: &str, attempt: u32) -> Result<Option<TerminationMessage>, RequestError> {
-        let path = format!("/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/objects/{}", ObjectKind::Result.as_str());
+    pub async fn result(
+        &self,
+        namespace: &str,
+        uid: &str,
+        attempt: u32,
+    ) -> Result<Option<TerminationMessage>, RequestError> {
+        let path = format!(
+            "/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/objects/{}",
+            ObjectKind::Result.as_str()
+        );
         self.get(&path).await
     }
 
@@ -68,7 +89,12 @@ impl Datastore {
     ///
     /// # Errors
     /// When the datastore does not give a definite answer.
-    pub async fn journal(&self, namespace: &str, uid: &str, attempt: u32) -> Result<Journal, RequestError> {
+    pub async fn journal(
+        &self,
+        namespace: &str,
+        uid: &str,
+        attempt: u32,
+    ) -> Result<Journal, RequestError> {
         let path = format!("/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/{JOURNAL}");
         let answer = self.send(Method::GET, &path).await?;
         parsed(&read(sorted(answer).await?).await?)
@@ -78,9 +104,17 @@ impl Datastore {
     ///
     /// # Errors
     /// When the datastore does not give a definite answer.
-    pub async fn log_is_whole(&self, namespace: &str, uid: &str, attempt: u32) -> Result<bool, RequestError> {
+    pub async fn log_is_whole(
+        &self,
+        namespace: &str,
+        uid: &str,
+        attempt: u32,
+    ) -> Result<bool, RequestError> {
         let path = format!("/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/log");
-        Ok(self.get(&path).await?.is_some_and(|stand: LogStand| stand.whole))
+        Ok(self
+            .get(&path)
+            .await?
+            .is_some_and(|stand: LogStand| stand.whole))
     }
 
     /// Deletes the bundles of a run.
@@ -88,7 +122,11 @@ impl Datastore {
     /// # Errors
     /// When they may still exist.
     pub async fn delete_bundles(&self, namespace: &str, uid: &str) -> Result<(), RequestError> {
-        self.delete(&format!("/v1/namespaces/{namespace}/uids/{uid}?only={}", ObjectKind::Bundle.as_str())).await
+        self.delete(&format!(
+            "/v1/namespaces/{namespace}/uids/{uid}?only={}",
+            ObjectKind::Bundle.as_str()
+        ))
+        .await
     }
 
     /// Releases the lock that a run left on its managed state; keeps the lock of another run.
@@ -96,7 +134,8 @@ impl Datastore {
     /// # Errors
     /// When it may still exist.
     pub async fn release_lock(&self, namespace: &str, uid: &str) -> Result<(), RequestError> {
-        self.delete(&format!("/v1/namespaces/{namespace}/uids/{uid}/lock")).await
+        self.delete(&format!("/v1/namespaces/{namespace}/uids/{uid}/lock"))
+            .await
     }
 
     /// Deletes all data of a run except its claim.
@@ -104,7 +143,8 @@ impl Datastore {
     /// # Errors
     /// When some may still exist.
     pub async fn delete_run(&self, namespace: &str, uid: &str) -> Result<(), RequestError> {
-        self.delete(&format!("/v1/namespaces/{namespace}/uids/{uid}")).await
+        self.delete(&format!("/v1/namespaces/{namespace}/uids/{uid}"))
+            .await
     }
 
     /// Checks readiness, without a token.
@@ -112,7 +152,11 @@ impl Datastore {
     /// # Errors
     /// When it is not ready, or does not respond.
     pub async fn ready(&self) -> Result<(), RequestError> {
-        let answer = self.connection.request(Method::GET, "/readyz")?.send().await?;
+        let answer = self
+            .connection
+            .request(Method::GET, "/readyz")?
+            .send()
+            .await?;
         sorted(answer).await.map(drop)
     }
 
@@ -124,7 +168,9 @@ impl Datastore {
     }
 
     async fn delete(&self, path: &str) -> Result<(), RequestError> {
-        found(self.send(Method::DELETE, path).await?).await.map(drop)
+        found(self.send(Method::DELETE, path).await?)
+            .await
+            .map(drop)
     }
 
     async fn send(&self, method: Method, path: &str) -> Result<Response, RequestError> {
@@ -132,6 +178,11 @@ impl Datastore {
             return played(method, path.to_owned()).await;
         }
         let token = connection::read(&self.token)?;
-        Ok(self.connection.request(method, path)?.bearer_auth(token.trim()).send().await?)
+        Ok(self
+            .connection
+            .request(method, path)?
+            .bearer_auth(token.trim())
+            .send()
+            .await?)
     }
 }

@@ -40,7 +40,10 @@ pub enum RequestError {
 impl RequestError {
     /// An error with a file.
     pub fn file(path: impl Into<PathBuf>, source: io::Error) -> Self {
-        Self::File { path: path.into(), source: Arc::new(source) }
+        Self::File {
+            path: path.into(),
+            source: Arc::new(source),
+        }
     }
 
     /// A missing response, with the reason.
@@ -61,7 +64,9 @@ impl RequestError {
     /// The minimum wait before a retry, as requested by a busy datastore.
     pub fn after(&self) -> Duration {
         match self {
-            Self::Unanswered(source) => source.downcast_ref::<Busy>().map_or(Duration::ZERO, |busy| busy.after.min(LONGEST_WAIT)),
+            Self::Unanswered(source) => source
+                .downcast_ref::<Busy>()
+                .map_or(Duration::ZERO, |busy| busy.after.min(LONGEST_WAIT)),
             Self::File { .. } | Self::Authority(_) | Self::Refused(_) => Duration::ZERO,
         }
     }
@@ -97,7 +102,10 @@ pub(crate) async fn sorted(response: Response) -> Result<Response, RequestError>
     if status.is_success() {
         return Ok(response);
     }
-    let seconds = response.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
+    let seconds = response
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|after| after.to_str().ok()?.trim().parse().ok());
     let after = Duration::from_secs(seconds.unwrap_or_default());
     let text = read(response).await.unwrap_or_default();
     let problem = serde_json::from_slice::<Problem>(&text).unwrap_or_else(|_| Problem {
@@ -107,7 +115,11 @@ pub(crate) async fn sorted(response: Response) -> Result<Response, RequestError>
     });
     let definite = [CORRUPT, KEY_MISSING].contains(&problem.reason.as_str());
     let later = status.is_server_error() && !definite || status == StatusCode::TOO_MANY_REQUESTS;
-    Err(if later { RequestError::busy(problem, after) } else { RequestError::Refused(problem) })
+    Err(if later {
+        RequestError::busy(problem, after)
+    } else {
+        RequestError::Refused(problem)
+    })
 }
 
 /// Sends a request for which only a success counts.
@@ -117,7 +129,11 @@ pub(crate) async fn answer(request: RequestBuilder) -> Result<Response, RequestE
 
 /// Like [`sorted`], but `None` for an object that does not exist.
 pub(crate) async fn found(response: Response) -> Result<Option<Response>, RequestError> {
-    if response.status() == StatusCode::NOT_FOUND { Ok(None) } else { sorted(response).await.map(Some) }
+    if response.status() == StatusCode::NOT_FOUND {
+        Ok(None)
+    } else {
+        sorted(response).await.map(Some)
+    }
 }
 
 pub(crate) async fn read(response: Response) -> Result<Vec<u8>, RequestError> {
@@ -125,19 +141,25 @@ pub(crate) async fn read(response: Response) -> Result<Vec<u8>, RequestError> {
 }
 
 /// The body of a response, at most `most` bytes.
-pub(crate) async fn read_up_to(mut response: Response, most: usize) -> Result<Vec<u8>, RequestError> {
+pub(crate) async fn read_up_to(
+    mut response: Response,
+    most: usize,
+) -> Result<Vec<u8>, RequestError> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await? {
         body.extend_from_slice(&piece);
         if body.len() > most {
-            return Err(RequestError::unanswered(format!("an answer of more than {most} bytes")));
+            return Err(RequestError::unanswered(format!(
+                "an answer of more than {most} bytes"
+            )));
         }
     }
     Ok(body)
 }
 
 pub(crate) fn parsed<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, RequestError> {
-    serde_json::from_slice(body).map_err(|error| RequestError::unanswered(format!("an answer that is no JSON: {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| RequestError::unanswered(format!("an answer that is no JSON: {error}")))
 }
 
 #[cfg(test)]
@@ -145,7 +167,11 @@ mod tests {
     use super::*;
 
     async fn of(code: u16, body: &'static str) -> Result<Response, RequestError> {
-        let answer = http::Response::builder().status(code).header(RETRY_AFTER, "7").body(body).unwrap();
+        let answer = http::Response::builder()
+            .status(code)
+            .header(RETRY_AFTER, "7")
+            .body(body)
+            .unwrap();
         sorted(answer.into()).await
     }
 
@@ -156,15 +182,30 @@ mod tests {
         for code in [503, 500, 429] {
             let error = of(code, problem).await.unwrap_err();
             assert!(matches!(error, RequestError::Unanswered(_)), "{code}");
-            assert_eq!(causes(&error), "the datastore does not answer: Unavailable: too many");
-            assert_eq!((error.why().as_str(), error.after().as_secs()), ("Unavailable: too many", 7));
+            assert_eq!(
+                causes(&error),
+                "the datastore does not answer: Unavailable: too many"
+            );
+            assert_eq!(
+                (error.why().as_str(), error.after().as_secs()),
+                ("Unavailable: too many", 7)
+            );
         }
-        for (code, body) in [(500, r#"{"reason": "Corrupt", "message": "m"}"#), (403, problem)] {
+        for (code, body) in [
+            (500, r#"{"reason": "Corrupt", "message": "m"}"#),
+            (403, problem),
+        ] {
             let error = of(code, body).await.unwrap_err();
-            assert!(matches!(error, RequestError::Refused(_)) && error.after().is_zero(), "{body}");
+            assert!(
+                matches!(error, RequestError::Refused(_)) && error.after().is_zero(),
+                "{body}"
+            );
         }
         let error = of(418, "<html>").await.unwrap_err();
-        assert_eq!(causes(&error), "the datastore refuses: Invalid: 418 I'm a teapot: <html>");
+        assert_eq!(
+            causes(&error),
+            "the datastore refuses: Invalid: 418 I'm a teapot: <html>"
+        );
         assert!(error.is(INVALID));
     }
 

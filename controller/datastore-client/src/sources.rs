@@ -17,7 +17,11 @@ use crate::{
 };
 
 /// The transfer of a snapshot of a gigabyte takes a while.
-const LIMITS: Limits = Limits { connect: Some(Duration::from_secs(5)), whole: None, silence: Some(Duration::from_secs(120)) };
+const LIMITS: Limits = Limits {
+    connect: Some(Duration::from_secs(5)),
+    whole: None,
+    silence: Some(Duration::from_secs(120)),
+};
 /// Timeout of a request without content.
 const SMALL: Duration = Duration::from_secs(30);
 /// Maximum size of a list of revisions, in bytes; room for 90000.
@@ -45,7 +49,10 @@ pub struct Sources {
 impl Sources {
     /// The datastore at `https://HOST[:PORT]`. Reads the files of certificate authority and token for each request.
     pub fn new(url: &str, authority: PathBuf, token: PathBuf) -> Self {
-        Self { connection: Connection::new(url, Text::File(authority), LIMITS), token }
+        Self {
+            connection: Connection::new(url, Text::File(authority), LIMITS),
+            token,
+        }
     }
 
     /// Stores the snapshot of a commit; returns the stored one. An existing snapshot remains: a commit has one tree,
@@ -53,7 +60,12 @@ impl Sources {
     ///
     /// # Errors
     /// When it may not be stored. `TooLarge` beyond [`crds::datastore::MAX_SOURCE`].
-    pub async fn put(&self, of: RepositoryId<'_>, revision: &str, content: Content) -> Result<Stored, RequestError> {
+    pub async fn put(
+        &self,
+        of: RepositoryId<'_>,
+        revision: &str,
+        content: Content,
+    ) -> Result<Stored, RequestError> {
         let request = self.request(Method::PUT, of, &format!("/{revision}"))?;
         parsed(&read(answer(with(request, content)).await?).await?)
     }
@@ -62,8 +74,14 @@ impl Sources {
     ///
     /// # Errors
     /// When the datastore does not give a definite answer.
-    pub async fn digest(&self, of: RepositoryId<'_>, revision: &str) -> Result<Option<Stored>, RequestError> {
-        let request = self.request(Method::GET, of, &format!("/{revision}/digest"))?.timeout(SMALL);
+    pub async fn digest(
+        &self,
+        of: RepositoryId<'_>,
+        revision: &str,
+    ) -> Result<Option<Stored>, RequestError> {
+        let request = self
+            .request(Method::GET, of, &format!("/{revision}/digest"))?
+            .timeout(SMALL);
         match found(request.send().await?).await? {
             Some(response) => parsed(&read(response).await?).map(Some),
             None => Ok(None),
@@ -84,7 +102,9 @@ impl Sources {
     /// # Errors
     /// When it may still exist.
     pub async fn delete(&self, of: RepositoryId<'_>, revision: &str) -> Result<(), RequestError> {
-        let request = self.request(Method::DELETE, of, &format!("/{revision}"))?.timeout(SMALL);
+        let request = self
+            .request(Method::DELETE, of, &format!("/{revision}"))?
+            .timeout(SMALL);
         found(request.send().await?).await.map(drop)
     }
 
@@ -94,28 +114,44 @@ impl Sources {
     /// When the datastore does not give a definite answer.
     pub async fn wanted(&self) -> Result<Lists, RequestError> {
         let response = answer(self.at(Method::GET, WANTED_PATH)?).await?;
-        let lists = stream::try_unfold((response, Vec::new()), |(mut response, mut read)| async move {
-            loop {
-                if let Some(end) = read.iter().position(|byte| *byte == b'\n') {
-                    let rest = read.split_off(end + 1);
-                    return Ok(Some((parsed(&read)?, (response, rest))));
+        let lists = stream::try_unfold(
+            (response, Vec::new()),
+            |(mut response, mut read)| async move {
+                loop {
+                    if let Some(end) = read.iter().position(|byte| *byte == b'\n') {
+                        let rest = read.split_off(end + 1);
+                        return Ok(Some((parsed(&read)?, (response, rest))));
+                    }
+                    match response.chunk().await? {
+                        Some(chunk) if read.len() + chunk.len() <= MAX_LIST => read.extend(chunk),
+                        Some(_) => {
+                            return Err(RequestError::unanswered("a list that is longer than any"));
+                        }
+                        None => return Ok(None),
+                    }
                 }
-                match response.chunk().await? {
-                    Some(chunk) if read.len() + chunk.len() <= MAX_LIST => read.extend(chunk),
-                    Some(_) => return Err(RequestError::unanswered("a list that is longer than any")),
-                    None => return Ok(None),
-                }
-            }
-        });
+            },
+        );
         Ok(lists.boxed())
     }
 
-    fn request(&self, method: Method, of: RepositoryId<'_>, rest: &str) -> Result<RequestBuilder, RequestError> {
-        self.at(method, &format!("{}{rest}", snapshots_path(of.namespace, of.uid)))
+    fn request(
+        &self,
+        method: Method,
+        of: RepositoryId<'_>,
+        rest: &str,
+    ) -> Result<RequestBuilder, RequestError> {
+        self.at(
+            method,
+            &format!("{}{rest}", snapshots_path(of.namespace, of.uid)),
+        )
     }
 
     fn at(&self, method: Method, path: &str) -> Result<RequestBuilder, RequestError> {
         let token = connection::read(&self.token)?;
-        Ok(self.connection.request(method, path)?.bearer_auth(token.trim()))
+        Ok(self
+            .connection
+            .request(method, path)?
+            .bearer_auth(token.trim()))
     }
 }

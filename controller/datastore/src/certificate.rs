@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Context as _;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 
 use serving::tls::Files;
@@ -49,9 +49,16 @@ pub async fn obtain(settings: &Settings, cluster: &dyn Cluster) -> anyhow::Resul
 ///
 /// # Errors
 /// When the Secret cannot be read or written, or three writes in a row conflict.
-pub async fn settle(cluster: &dyn Cluster, secret: &SecretName, names: &[String]) -> anyhow::Result<Files> {
+pub async fn settle(
+    cluster: &dyn Cluster,
+    secret: &SecretName,
+    names: &[String],
+) -> anyhow::Result<Files> {
     for _ in 0..3 {
-        let read = cluster.secret(secret).await?.context("there is no such Secret; the chart makes it")?;
+        let read = cluster
+            .secret(secret)
+            .await?
+            .context("there is no such Secret; the chart makes it")?;
         if let Some(files) = files(&read.data) {
             return Ok(files);
         }
@@ -72,7 +79,9 @@ fn files(entries: &BTreeMap<String, Vec<u8>>) -> Option<Files> {
 /// Creates an authority and a certificate for these host names.
 fn make(names: &[String]) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     let host = names.first().context("--tls-names is empty")?;
-    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+    let today = jiff::Timestamp::now()
+        .to_zoned(jiff::tz::TimeZone::UTC)
+        .date();
     let params = |hosts: &[String], name: String| -> anyhow::Result<CertificateParams> {
         let mut params = CertificateParams::new(hosts)?;
         params.distinguished_name = DistinguishedName::new();
@@ -95,5 +104,9 @@ fn make(names: &[String]) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     let key = KeyPair::generate()?;
     let certificate = service.signed_by(&key, &authority)?;
     let contents = [certificate.pem(), key.serialize_pem(), authority.pem()];
-    Ok(ENTRIES.into_iter().zip(contents).map(|(entry, text)| (entry.to_owned(), text.into_bytes())).collect())
+    Ok(ENTRIES
+        .into_iter()
+        .zip(contents)
+        .map(|(entry, text)| (entry.to_owned(), text.into_bytes()))
+        .collect())
 }

@@ -86,7 +86,9 @@ pub async fn sweep(service: &Service, now: Timestamp) -> Result<(), Problem> {
         for key in service.states.list(namespace).await? {
             match service.states.prune(&key, BLOBS).await {
                 Ok(count) => service.metrics.swept("state", count),
-                Err(problem) => tracing::warn!(state = %key.prefix(), %problem, "a state was not swept"),
+                Err(problem) => {
+                    tracing::warn!(state = %key.prefix(), %problem, "a state was not swept")
+                }
             }
         }
     }
@@ -95,11 +97,17 @@ pub async fn sweep(service: &Service, now: Timestamp) -> Result<(), Problem> {
             store.delete(&entry.name).await?;
         }
     }
-    service.metrics.swept("leftover", store.remove_leftovers(BLOBS).await);
+    service
+        .metrics
+        .swept("leftover", store.remove_leftovers(BLOBS).await);
     Ok(())
 }
 
-async fn sweep_namespace(service: &Service, namespace: &str, now: Timestamp) -> Result<(), Problem> {
+async fn sweep_namespace(
+    service: &Service,
+    namespace: &str,
+    now: Timestamp,
+) -> Result<(), Problem> {
     let store = service.sealed.store();
     // One list saves a read for each existing run. Without the right to list, each run is read.
     let there = match service.cluster.uids(namespace).await {
@@ -113,12 +121,16 @@ async fn sweep_namespace(service: &Service, namespace: &str, now: Timestamp) -> 
     let (_, marks) = store.children(&below("gone")).await?;
     let uids: HashSet<&String> = runs.iter().chain(&claims).collect();
     for uid in uids {
-        let Ok(key) = RunKey::new(namespace, uid) else { continue };
+        let Ok(key) = RunKey::new(namespace, uid) else {
+            continue;
+        };
         let marked = marks.contains(uid);
         if runs.contains(uid) {
             match sweep_blobs(service, &key).await {
                 Ok(count) => service.metrics.swept("blob", count),
-                Err(problem) => tracing::warn!(namespace, uid, %problem, "blobs of a run were not swept"),
+                Err(problem) => {
+                    tracing::warn!(namespace, uid, %problem, "blobs of a run were not swept")
+                }
             }
         }
         if there.contains(uid) && !marked {
@@ -132,20 +144,43 @@ async fn sweep_namespace(service: &Service, namespace: &str, now: Timestamp) -> 
     Ok(())
 }
 
-async fn sweep_run(service: &Service, key: &RunKey, marked: bool, now: Timestamp) -> Result<(), Problem> {
+async fn sweep_run(
+    service: &Service,
+    key: &RunKey,
+    marked: bool,
+    now: Timestamp,
+) -> Result<(), Problem> {
     let sealed = &service.sealed;
     let name = match sealed.read::<Named>(&key.name_record()).await? {
         Some((named, _)) => Some(named.name),
         None => claim::get(sealed, key).await?.map(|claim| claim.run),
     };
-    let Some(name) = name else { return Err(not_found("the run's name is not known")) };
-    let gone = service.lookup.find(key.namespace(), &name).await?.is_none_or(|run| run.uid != key.uid());
-    let mark = if marked { sealed.read::<Mark>(&key.mark()).await?.map(|(mark, _)| mark.at) } else { None };
+    let Some(name) = name else {
+        return Err(not_found("the run's name is not known"));
+    };
+    let gone = service
+        .lookup
+        .find(key.namespace(), &name)
+        .await?
+        .is_none_or(|run| run.uid != key.uid());
+    let mark = if marked {
+        sealed
+            .read::<Mark>(&key.mark())
+            .await?
+            .map(|(mark, _)| mark.at)
+    } else {
+        None
+    };
     match verdict(gone, mark, now) {
         Verdict::Keep => {}
         Verdict::Unmark => sealed.store().delete(&key.mark()).await?,
         Verdict::Mark => {
-            tracing::info!(namespace = key.namespace(), uid = key.uid(), run = name, "found data of a deleted run");
+            tracing::info!(
+                namespace = key.namespace(),
+                uid = key.uid(),
+                run = name,
+                "found data of a deleted run"
+            );
             sealed.create(&key.mark(), &Mark { at: now }, &[]).await?;
         }
         Verdict::DeleteObjects => delete_objects(service, key).await?,
@@ -161,7 +196,11 @@ async fn sweep_run(service: &Service, key: &RunKey, marked: bool, now: Timestamp
 
 /// `controller sources` deletes snapshots that are no longer needed. This covers repositories deleted while that
 /// process was down.
-async fn sweep_repositories(service: &Service, namespace: &str, now: Timestamp) -> Result<(), Problem> {
+async fn sweep_repositories(
+    service: &Service,
+    namespace: &str,
+    now: Timestamp,
+) -> Result<(), Problem> {
     let kept = sources::of_namespace(&service.sealed, namespace).await?;
     let there = match service.cluster.repositories(namespace).await {
         Ok(uids) => uids,
@@ -170,7 +209,9 @@ async fn sweep_repositories(service: &Service, namespace: &str, now: Timestamp) 
         Err(error) => return Err(unavailable("the API server", &error)),
     };
     for uid in &kept {
-        let Ok(key) = RepositoryKey::new(namespace, uid) else { continue };
+        let Ok(key) = RepositoryKey::new(namespace, uid) else {
+            continue;
+        };
         if let Err(problem) = sweep_repository(service, &key, !there.contains(uid), now).await {
             tracing::warn!(namespace, uid, %problem, "a repository was not swept");
         }
@@ -178,10 +219,20 @@ async fn sweep_repositories(service: &Service, namespace: &str, now: Timestamp) 
     Ok(())
 }
 
-async fn sweep_repository(service: &Service, key: &RepositoryKey, gone: bool, now: Timestamp) -> Result<(), Problem> {
+async fn sweep_repository(
+    service: &Service,
+    key: &RepositoryKey,
+    gone: bool,
+    now: Timestamp,
+) -> Result<(), Problem> {
     let (sealed, snapshots) = (&service.sealed, &service.snapshots);
-    service.metrics.swept("blob", snapshots.prune(key, BLOBS).await?);
-    let mark = sealed.read::<Mark>(&key.mark()).await?.map(|(mark, _)| mark.at);
+    service
+        .metrics
+        .swept("blob", snapshots.prune(key, BLOBS).await?);
+    let mark = sealed
+        .read::<Mark>(&key.mark())
+        .await?
+        .map(|(mark, _)| mark.at);
     match verdict(gone, mark, now) {
         Verdict::Keep => {}
         Verdict::Unmark => sealed.store().delete(&key.mark()).await?,
@@ -206,7 +257,11 @@ async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> 
     service.logs.forget(key);
     service.objects.delete_all(key).await?;
     service.metrics.swept("run", 1);
-    tracing::info!(namespace = key.namespace(), uid = key.uid(), "data of a deleted run was deleted");
+    tracing::info!(
+        namespace = key.namespace(),
+        uid = key.uid(),
+        "data of a deleted run was deleted"
+    );
     Ok(())
 }
 
@@ -229,13 +284,21 @@ mod tests {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let ago = |hours: i64| Some(now - SignedDuration::from_hours(hours));
         assert_eq!(verdict(false, None, now), Verdict::Keep);
-        assert_eq!(verdict(false, ago(5000), now), Verdict::Unmark, "it was there after all");
+        assert_eq!(
+            verdict(false, ago(5000), now),
+            Verdict::Unmark,
+            "it was there after all"
+        );
         assert_eq!(verdict(true, None, now), Verdict::Mark);
         assert_eq!(verdict(true, ago(0), now), Verdict::Keep);
         assert_eq!(verdict(true, ago(23), now), Verdict::Keep);
         assert_eq!(verdict(true, ago(24), now), Verdict::DeleteObjects);
         assert_eq!(verdict(true, ago(89 * 24), now), Verdict::DeleteObjects);
         assert_eq!(verdict(true, ago(90 * 24), now), Verdict::DeleteAll);
-        assert_eq!(verdict(true, ago(-24), now), Verdict::Keep, "a clock that went back");
+        assert_eq!(
+            verdict(true, ago(-24), now),
+            Verdict::Keep,
+            "a clock that went back"
+        );
     }
 }

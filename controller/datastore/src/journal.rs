@@ -30,8 +30,7 @@ use crate::{
 };
 
 /// The summary for a claimed attempt without a journal.
-const NOTHING: &str =
-    "no journal is stored: the apply ended before the tool printed anything, or while the datastore was unreachable";
+const NOTHING: &str = "no journal is stored: the apply ended before the tool printed anything, or while the datastore was unreachable";
 
 /// The journal of an attempt, compared with the run's managed state. A state outside the datastore, or one that cannot
 /// be decrypted, is not compared.
@@ -39,14 +38,24 @@ const NOTHING: &str =
 /// # Errors
 /// `Unavailable`, `Corrupt`, `KeyMissing`, all for the journal itself.
 pub async fn compared(service: &Service, run: &RunKey, attempt: u32) -> Result<Journal, Problem> {
-    let key = LogKey { run: run.clone(), attempt, phase: JOURNAL };
+    let key = LogKey {
+        run: run.clone(),
+        attempt,
+        phase: JOURNAL,
+    };
     let index = service.logs.index(&key).await?;
     if index.length == 0 {
-        return Ok(Journal { summary: NOTHING.to_owned(), ..Journal::default() });
+        return Ok(Journal {
+            summary: NOTHING.to_owned(),
+            ..Journal::default()
+        });
     }
     let replay = replay(service, &key, &index).await?;
     if !replay.head().is_some_and(|head| head.managed) {
-        return Ok(uncompared(&replay, "the state is stored elsewhere; a recovery run reads it"));
+        return Ok(uncompared(
+            &replay,
+            "the state is stored elsewhere; a recovery run reads it",
+        ));
     }
     match managed_state(service, run).await {
         Ok(facts) => Ok(Comparison::of(&replay, &facts).status()),
@@ -69,9 +78,16 @@ async fn replay(service: &Service, key: &LogKey, index: &Index) -> Result<Replay
 ///
 /// # Errors
 /// `NotFound`, `Unavailable`.
-pub async fn state_of(service: &Service, run: &RunKey) -> Result<(Arc<RunView>, StateKey), Problem> {
+pub async fn state_of(
+    service: &Service,
+    run: &RunKey,
+) -> Result<(Arc<RunView>, StateKey), Problem> {
     let gone = || not_found("the run is gone");
-    let (named, _) = service.sealed.read::<Named>(&run.name_record()).await?.ok_or_else(gone)?;
+    let (named, _) = service
+        .sealed
+        .read::<Named>(&run.name_record())
+        .await?
+        .ok_or_else(gone)?;
     let view = service.lookup.find(run.namespace(), &named.name).await?;
     let view = view.filter(|view| view.uid == run.uid()).ok_or_else(gone)?;
     let key = StateKey::new(run.namespace(), view.state.clone())?;
@@ -96,7 +112,12 @@ pub async fn read_state<T: Send + 'static>(
     read: fn(Pieces) -> Result<T, state::StateError>,
 ) -> Result<T, Problem> {
     let (pieces, waiting) = mpsc::channel(2);
-    let reading = tokio::task::spawn_blocking(move || read(Pieces { waiting, piece: Bytes::new() }));
+    let reading = tokio::task::spawn_blocking(move || {
+        read(Pieces {
+            waiting,
+            piece: Bytes::new(),
+        })
+    });
     let mut failed = None;
     while let Some(piece) = content.next().await {
         match piece {
@@ -108,14 +129,18 @@ pub async fn read_state<T: Send + 'static>(
             }
             Err(problem) => {
                 // Pass the error on. Otherwise a document that ends exactly here would look complete.
-                let _ = pieces.send(Err(io::Error::other(problem.message.clone()))).await;
+                let _ = pieces
+                    .send(Err(io::Error::other(problem.message.clone())))
+                    .await;
                 failed = Some(problem);
                 break;
             }
         }
     }
     drop(pieces);
-    let read = reading.await.map_err(|error| unavailable("the reader of the state", &error))?;
+    let read = reading
+        .await
+        .map_err(|error| unavailable("the reader of the state", &error))?;
     match failed {
         Some(problem) => Err(problem),
         None => read.map_err(|error| not_found(error.to_string())),
@@ -148,18 +173,31 @@ impl Read for Pieces {
 /// `Forbidden` when the spec has none; `NotFound` when the run or its journal does not exist; `NotEnded`;
 /// `Unavailable`.
 pub async fn of_recovered(service: &Service, run: &RunView) -> Result<Response, Problem> {
-    let name = run.recovers.as_deref().ok_or_else(|| problem(FORBIDDEN, "this run recovers from none"))?;
+    let name = run
+        .recovers
+        .as_deref()
+        .ok_or_else(|| problem(FORBIDDEN, "this run recovers from none"))?;
     let from = service.lookup.live(&run.namespace, name).await?;
     if !from.terminal {
         return Err(problem(NOT_ENDED, format!("run {name} has not ended")));
     }
-    let claim = from.claim.as_ref().ok_or_else(|| not_found(format!("run {name} applied nothing")))?;
-    let key = LogKey { run: RunKey::new(&from.namespace, &from.uid)?, attempt: claim.attempt, phase: JOURNAL };
+    let claim = from
+        .claim
+        .as_ref()
+        .ok_or_else(|| not_found(format!("run {name} applied nothing")))?;
+    let key = LogKey {
+        run: RunKey::new(&from.namespace, &from.uid)?,
+        attempt: claim.attempt,
+        phase: JOURNAL,
+    };
     let index = service.logs.index(&key).await?;
     if index.length == 0 {
         return Err(not_found(format!("no journal of run {name} is stored")));
     }
     let mut response = Response::new(Body::from_stream(service.logs.read(&key, &index, 0)));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/x-ndjson"),
+    );
     Ok(response)
 }

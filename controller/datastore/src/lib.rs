@@ -62,16 +62,26 @@ use service::Service;
 use settings::{SecretName, Settings};
 
 /// Pods that wait for a transfer keep their connections open.
-const LIMITS: connections::Limits = connections::Limits { connections: 512, head: Duration::from_secs(60) };
+const LIMITS: connections::Limits = connections::Limits {
+    connections: 512,
+    head: Duration::from_secs(60),
+};
 
 /// Runs until a signal ends it.
 ///
 /// # Errors
 /// When store, certificate, cluster or addresses cannot be used.
-pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -> anyhow::Result<()> {
+pub async fn run(
+    settings: Settings,
+    client: kube::Client,
+    clock: ServerClock,
+) -> anyhow::Result<()> {
     let store = Store::open(&settings.store, &std::env::vars().collect()).context("no store")?;
     let cluster = Arc::new(Kube::new(client, clock));
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     let files = tokio::select! {
         files = certificate::obtain(&settings, &*cluster) => files?,
         _ = terminate.recv() => return Ok(()),
@@ -79,13 +89,30 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     };
     let (stop, stopped) = watch::channel(false);
     let sealed = Sealed::new(store, Arc::new(Keys::waiting(&settings.keys)));
-    let service = Service::new(sealed, cluster, settings.controller_account.clone(), stopped.clone());
-    let service = Arc::new(service.publishing(settings.outputs_policy.clone()).fed_by(settings.sources_account.clone()));
-    service.unfit.send_replace(Some(problem(UNAVAILABLE, "the keys are being loaded")));
+    let service = Service::new(
+        sealed,
+        cluster,
+        settings.controller_account.clone(),
+        stopped.clone(),
+    );
+    let service = Arc::new(
+        service
+            .publishing(settings.outputs_policy.clone())
+            .fed_by(settings.sources_account.clone()),
+    );
+    service
+        .unfit
+        .send_replace(Some(problem(UNAVAILABLE, "the keys are being loaded")));
     tokio::spawn(settle(service.clone(), settings.keys_secret.clone()));
-    let listener = TcpListener::bind(settings.listen).await.with_context(|| format!("cannot listen on {}", settings.listen))?;
+    let listener = TcpListener::bind(settings.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", settings.listen))?;
     let paths = (settings.tls_cert.clone(), settings.tls_key.clone());
-    let proxies = if settings.no_read_api { stream::pending().boxed() } else { service.cluster.front_proxy() };
+    let proxies = if settings.no_read_api {
+        stream::pending().boxed()
+    } else {
+        service.cluster.front_proxy()
+    };
     let reads = service.clone();
     let authorities = proxies.map(move |proxy| {
         let authority = proxy.as_ref().map(|proxy| proxy.authority.clone());
@@ -93,16 +120,34 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
         authority
     });
     let config = tls::serve(paths, files, authorities)?;
-    tokio::spawn(gc::run(service.clone(), Duration::from_secs(settings.sweep_interval)));
-    tokio::spawn(outputs::run(service.outputs.clone(), Duration::from_secs(settings.outputs_interval)));
+    tokio::spawn(gc::run(
+        service.clone(),
+        Duration::from_secs(settings.sweep_interval),
+    ));
+    tokio::spawn(outputs::run(
+        service.outputs.clone(),
+        Duration::from_secs(settings.outputs_interval),
+    ));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store = settings.store, listen = %settings.listen, "started");
 
     // The kubelet's probes have this separate listener, so that connections that wait for a transfer cannot block them.
     let counted = service.metrics.clone();
-    let routes = health::router(move || counted.exposition(), http::readiness(service.clone()));
+    let routes = health::router(
+        move || counted.exposition(),
+        http::readiness(service.clone()),
+    );
     let admin = health::serve(settings.metrics_listen, routes);
-    let (router, opened) = (http::router(service.clone()), move || service.metrics.connection());
-    let serving = tokio::spawn(connections::serve(router, opened, LIMITS, listener, Some(config), stopped));
+    let (router, opened) = (http::router(service.clone()), move || {
+        service.metrics.connection()
+    });
+    let serving = tokio::spawn(connections::serve(
+        router,
+        opened,
+        LIMITS,
+        listener,
+        Some(config),
+        stopped,
+    ));
     tokio::select! {
         served = admin => return served,
         _ = terminate.recv() => {}
@@ -116,7 +161,9 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
 /// Checks the keys until they are usable. Until then every request is answered with the problem.
 async fn settle(service: Arc<Service>, secret: Option<SecretName>) {
     let mut wait = Duration::from_millis(250);
-    while let Err(problem) = keyring::settle(&service.sealed, &*service.cluster, secret.as_ref()).await {
+    while let Err(problem) =
+        keyring::settle(&service.sealed, &*service.cluster, secret.as_ref()).await
+    {
         tracing::error!(reason = problem.reason, "not ready: {}", problem.message);
         service.unfit.send_replace(Some(problem));
         tokio::time::sleep(wait).await;

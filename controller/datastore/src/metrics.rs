@@ -35,20 +35,58 @@ pub struct Metrics {
 impl Metrics {
     pub fn new() -> Self {
         let (requests, swept) = (Family::default(), Family::default());
-        let (received, sent, sweeps_failed) = (Counter::default(), Counter::default(), Counter::default());
+        let (received, sent, sweeps_failed) =
+            (Counter::default(), Counter::default(), Counter::default());
         let connections = Gauge::default();
         let mut registry = Registry::with_prefix("pawl_datastore");
-        registry.register("requests", "Requests that were answered, by kind and code", requests.clone());
-        registry.register("received_bytes", "Bytes of bodies that were received", received.clone());
-        registry.register("sent_bytes", "Bytes of content that were sent", sent.clone());
-        registry.register("connections", "Connections that are open", connections.clone());
-        registry.register("swept", "Objects that the sweep deleted, by kind", swept.clone());
-        registry.register("sweeps_failed", "Sweeps that were not finished", sweeps_failed.clone());
-        Self { registry: Mutex::new(registry), requests, received, sent, connections, swept, sweeps_failed }
+        registry.register(
+            "requests",
+            "Requests that were answered, by kind and code",
+            requests.clone(),
+        );
+        registry.register(
+            "received_bytes",
+            "Bytes of bodies that were received",
+            received.clone(),
+        );
+        registry.register(
+            "sent_bytes",
+            "Bytes of content that were sent",
+            sent.clone(),
+        );
+        registry.register(
+            "connections",
+            "Connections that are open",
+            connections.clone(),
+        );
+        registry.register(
+            "swept",
+            "Objects that the sweep deleted, by kind",
+            swept.clone(),
+        );
+        registry.register(
+            "sweeps_failed",
+            "Sweeps that were not finished",
+            sweeps_failed.clone(),
+        );
+        Self {
+            registry: Mutex::new(registry),
+            requests,
+            received,
+            sent,
+            connections,
+            swept,
+            sweeps_failed,
+        }
     }
 
     pub fn answered(&self, kind: &'static str, code: StatusCode) {
-        self.requests.get_or_create(&RequestLabels { kind, code: code.as_u16() }).inc();
+        self.requests
+            .get_or_create(&RequestLabels {
+                kind,
+                code: code.as_u16(),
+            })
+            .inc();
     }
 
     pub fn received(&self, bytes: usize) {
@@ -65,7 +103,9 @@ impl Metrics {
     }
 
     pub fn swept(&self, kind: &'static str, count: usize) {
-        self.swept.get_or_create(&KindLabels { kind }).inc_by(count as u64);
+        self.swept
+            .get_or_create(&KindLabels { kind })
+            .inc_by(count as u64);
     }
 
     pub fn sweep_failed(&self) {

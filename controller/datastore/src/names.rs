@@ -59,22 +59,39 @@ fn is_word(text: &str, most: usize, more: &[u8]) -> bool {
 }
 
 pub fn namespace(text: &str) -> Result<String, Problem> {
-    if is_word(text, 63, b"-") { Ok(text.to_owned()) } else { Err(invalid("invalid name of a namespace")) }
+    if is_word(text, 63, b"-") {
+        Ok(text.to_owned())
+    } else {
+        Err(invalid("invalid name of a namespace"))
+    }
 }
 
 /// Validates the name of a run.
 pub fn run(text: &str) -> Result<String, Problem> {
-    if is_word(text, 253, b"-.") { Ok(text.to_owned()) } else { Err(invalid("invalid name of a run")) }
+    if is_word(text, 253, b"-.") {
+        Ok(text.to_owned())
+    } else {
+        Err(invalid("invalid name of a run"))
+    }
 }
 
 pub fn uid(text: &str) -> Result<String, Problem> {
-    if is_word(text, 64, b"-ABCDEFGHIJKLMNOPQRSTUVWXYZ") { Ok(text.to_owned()) } else { Err(invalid("invalid UID")) }
+    if is_word(text, 64, b"-ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
+        Ok(text.to_owned())
+    } else {
+        Err(invalid("invalid UID"))
+    }
 }
 
 /// Validates the number of an attempt, from 1.
 pub fn attempt(text: &str) -> Result<u32, Problem> {
-    let legal = (1..=9).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
-    text.parse().ok().filter(|_| legal).ok_or_else(|| invalid("invalid number of an attempt"))
+    let legal = (1..=9).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_digit())
+        && !text.starts_with('0');
+    text.parse()
+        .ok()
+        .filter(|_| legal)
+        .ok_or_else(|| invalid("invalid number of an attempt"))
 }
 
 /// Validates a phase that has a log.
@@ -82,12 +99,21 @@ pub fn phase(text: &str) -> Result<&'static str, Problem> {
     LOG_PHASES
         .into_iter()
         .find(|phase| *phase == text)
-        .ok_or_else(|| invalid(format!("no phase with a log has that name; they are {}", LOG_PHASES.join(", "))))
+        .ok_or_else(|| {
+            invalid(format!(
+                "no phase with a log has that name; they are {}",
+                LOG_PHASES.join(", ")
+            ))
+        })
 }
 
 /// Validates the name of an appendable stream: a phase, or the journal.
 pub fn stream(text: &str) -> Result<&'static str, Problem> {
-    if text == JOURNAL { Ok(JOURNAL) } else { phase(text) }
+    if text == JOURNAL {
+        Ok(JOURNAL)
+    } else {
+        phase(text)
+    }
 }
 
 /// The key of a run's data, by UID.
@@ -103,7 +129,10 @@ impl RunKey {
     /// # Errors
     /// When one of them is invalid.
     pub fn new(namespace: &str, uid: &str) -> Result<Self, Problem> {
-        Ok(Self { namespace: self::namespace(namespace)?, uid: self::uid(uid)? })
+        Ok(Self {
+            namespace: self::namespace(namespace)?,
+            uid: self::uid(uid)?,
+        })
     }
 
     pub fn namespace(&self) -> &str {
@@ -125,12 +154,15 @@ impl RunKey {
 
     /// The record of an object.
     pub fn object(&self, attempt: u32, kind: ObjectKind) -> Name {
-        self.prefix().child(&format!("a{attempt}")).child(kind.as_str())
+        self.prefix()
+            .child(&format!("a{attempt}"))
+            .child(kind.as_str())
     }
 
     /// A blob of such a record. The name contains its owner.
     pub fn blob(&self, attempt: u32, kind: ObjectKind, random: &str) -> Name {
-        self.blobs().child(&format!("a{attempt}-{}-{random}", kind.as_str()))
+        self.blobs()
+            .child(&format!("a{attempt}-{}-{random}", kind.as_str()))
     }
 
     pub fn blobs(&self) -> Name {
@@ -154,8 +186,13 @@ impl RunKey {
 
 /// Validates a full commit id.
 pub fn revision(text: &str) -> Result<String, Problem> {
-    let legal = matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if legal { Ok(text.to_owned()) } else { Err(invalid("not a full commit ID")) }
+    let legal = matches!(text.len(), 40 | 64)
+        && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if legal {
+        Ok(text.to_owned())
+    } else {
+        Err(invalid("not a full commit ID"))
+    }
 }
 
 /// The key of a repository's data, by UID.
@@ -171,12 +208,19 @@ impl RepositoryKey {
     /// # Errors
     /// When one of them is invalid.
     pub fn new(namespace: &str, uid: &str) -> Result<Self, Problem> {
-        Ok(Self { namespace: self::namespace(namespace)?, uid: self::uid(uid)? })
+        Ok(Self {
+            namespace: self::namespace(namespace)?,
+            uid: self::uid(uid)?,
+        })
     }
 
     /// One of its revisions, in the form reported to `controller sources`.
     pub fn wanted(&self, revision: &str) -> WantedRevision {
-        WantedRevision { namespace: self.namespace.clone(), uid: self.uid.clone(), revision: revision.to_owned() }
+        WantedRevision {
+            namespace: self.namespace.clone(),
+            uid: self.uid.clone(),
+            revision: revision.to_owned(),
+        }
     }
 
     /// All data of the repository.
@@ -220,7 +264,11 @@ pub struct LogKey {
 impl LogKey {
     /// All data of the log.
     pub fn prefix(&self) -> Name {
-        self.run.prefix().child(&format!("a{}", self.attempt)).child("log").child(self.phase)
+        self.run
+            .prefix()
+            .child(&format!("a{}", self.attempt))
+            .child("log")
+            .child(self.phase)
     }
 
     pub fn segment(&self, start: u64, end: u64) -> Name {
@@ -235,8 +283,11 @@ impl LogKey {
     /// The bounds in the last part of a segment's name; `None` for other names.
     pub fn bounds(word: &str) -> Option<(u64, u64)> {
         let (start, end) = word.split_once('-')?;
-        let number =
-            |text: &str| text.parse::<u64>().ok().filter(|_| text.len() == 12 && text.bytes().all(|b| b.is_ascii_digit()));
+        let number = |text: &str| {
+            text.parse::<u64>()
+                .ok()
+                .filter(|_| text.len() == 12 && text.bytes().all(|b| b.is_ascii_digit()))
+        };
         let (start, end) = (number(start)?, number(end)?);
         (start < end).then_some((start, end))
     }
@@ -261,7 +312,10 @@ impl StateKey {
         if !(1..=90).contains(&id.workspace.len()) || !id.workspace.bytes().all(legal) {
             return Err(invalid("invalid name of a workspace"));
         }
-        Ok(Self { namespace: self::namespace(namespace)?, id })
+        Ok(Self {
+            namespace: self::namespace(namespace)?,
+            id,
+        })
     }
 
     pub fn namespace(&self) -> &str {
@@ -283,17 +337,26 @@ impl StateKey {
     /// The key for a directory name from [`Self::prefix`].
     pub fn listed(namespace: &str, stack: &str, directory: &str) -> Option<Self> {
         let workspace = directory.strip_prefix("w-")?.to_owned();
-        Self::new(namespace, StateId { stack: stack.to_owned(), workspace }).ok()
+        Self::new(
+            namespace,
+            StateId {
+                stack: stack.to_owned(),
+                workspace,
+            },
+        )
+        .ok()
     }
 
     /// All data of the state. The prefix `w-` keeps workspaces such as `..` harmless.
     pub fn prefix(&self) -> Name {
-        Name::of(&["states", &self.namespace, &self.id.stack]).child(&format!("w-{}", self.id.workspace))
+        Name::of(&["states", &self.namespace, &self.id.stack])
+            .child(&format!("w-{}", self.id.workspace))
     }
 
     /// The record of its published outputs.
     pub fn outputs(&self) -> Name {
-        Name::of(&["outputs", &self.namespace, &self.id.stack]).child(&format!("w-{}", self.id.workspace))
+        Name::of(&["outputs", &self.namespace, &self.id.stack])
+            .child(&format!("w-{}", self.id.workspace))
     }
 
     /// The numbered records.
@@ -335,8 +398,8 @@ mod tests {
     use super::*;
 
     const TRICKS: [&str; 18] = [
-        "", ".", "..", "../x", "a/b", "/", "a/../b", "a\0", "%2e%2e", "a%2fb", "a\\b", "a..b", "-a", "a-", ".a", "a\n", "ä",
-        "a b",
+        "", ".", "..", "../x", "a/b", "/", "a/../b", "a\0", "%2e%2e", "a%2fb", "a\\b", "a..b",
+        "-a", "a-", ".a", "a\n", "ä", "a b",
     ];
 
     #[test]
@@ -348,24 +411,64 @@ mod tests {
             assert!(revision(trick).is_err(), "{trick:?}");
             assert!(attempt(trick).is_err(), "{trick:?}");
             assert!(phase(trick).is_err(), "{trick:?}");
-            assert!(StateKey::new("team", StateId { stack: trick.into(), workspace: "w".into() }).is_err(), "{trick:?}");
+            assert!(
+                StateKey::new(
+                    "team",
+                    StateId {
+                        stack: trick.into(),
+                        workspace: "w".into()
+                    }
+                )
+                .is_err(),
+                "{trick:?}"
+            );
             assert!(LogKey::bounds(trick).is_none(), "{trick:?}");
         }
-        assert!(attempt("0").is_err() && attempt("01").is_err() && attempt("-1").is_err() && attempt("4294967296").is_err());
+        assert!(
+            attempt("0").is_err()
+                && attempt("01").is_err()
+                && attempt("-1").is_err()
+                && attempt("4294967296").is_err()
+        );
         assert_eq!(attempt("12"), Ok(12));
-        assert!(LogKey::bounds("000000000005-000000000005").is_none() && LogKey::bounds("5-6").is_none());
+        assert!(
+            LogKey::bounds("000000000005-000000000005").is_none()
+                && LogKey::bounds("5-6").is_none()
+        );
         assert_eq!(LogKey::bounds("000000000005-000000000006"), Some((5, 6)));
     }
 
     #[test]
     fn unusual_workspaces_stay_below_their_state() {
         for workspace in [".", "..", "a..b", "-", "_x", "A.b-C"] {
-            let key = StateKey::new("team", StateId { stack: "net".into(), workspace: workspace.into() }).unwrap();
-            assert_eq!(key.entry(7).as_str(), format!("states/team/net/w-{workspace}/journal/000000000007"));
-            assert_eq!(StateKey::listed("team", "net", &format!("w-{workspace}")), Some(key));
+            let key = StateKey::new(
+                "team",
+                StateId {
+                    stack: "net".into(),
+                    workspace: workspace.into(),
+                },
+            )
+            .unwrap();
+            assert_eq!(
+                key.entry(7).as_str(),
+                format!("states/team/net/w-{workspace}/journal/000000000007")
+            );
+            assert_eq!(
+                StateKey::listed("team", "net", &format!("w-{workspace}")),
+                Some(key)
+            );
         }
         for workspace in ["", "a/b", "../../x", "a b", &"x".repeat(91)] {
-            assert!(StateKey::new("team", StateId { stack: "net".into(), workspace: workspace.into() }).is_err());
+            assert!(
+                StateKey::new(
+                    "team",
+                    StateId {
+                        stack: "net".into(),
+                        workspace: workspace.into()
+                    }
+                )
+                .is_err()
+            );
         }
     }
 
@@ -373,9 +476,19 @@ mod tests {
     fn names_equal_those_of_the_design() {
         let key = RunKey::new("team", "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa").unwrap();
         let run = "runs/team/0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
-        assert_eq!(key.object(3, ObjectKind::Bundle).as_str(), format!("{run}/a3/bundle"));
-        let log = LogKey { run: key, attempt: 3, phase: "plan" };
-        assert_eq!(log.segment(0, 10).as_str(), format!("{run}/a3/log/plan/000000000000-000000000010"));
+        assert_eq!(
+            key.object(3, ObjectKind::Bundle).as_str(),
+            format!("{run}/a3/bundle")
+        );
+        let log = LogKey {
+            run: key,
+            attempt: 3,
+            phase: "plan",
+        };
+        assert_eq!(
+            log.segment(0, 10).as_str(),
+            format!("{run}/a3/log/plan/000000000000-000000000010")
+        );
         assert_eq!(LogKey::bounds(log.segment(0, 10).last()), Some((0, 10)));
     }
 }

@@ -57,7 +57,11 @@ struct Record {
 impl Record {
     /// Whether this is from a newer state than `found`. Two lineages have no order, so the later claim wins.
     fn is_newer(&self, found: &StateOutputs, at: Timestamp) -> bool {
-        if self.lineage == found.lineage { self.serial > found.serial } else { self.at > at }
+        if self.lineage == found.lineage {
+            self.serial > found.serial
+        } else {
+            self.at > at
+        }
     }
 }
 
@@ -87,12 +91,22 @@ pub async fn run(publisher: Arc<Publisher>, interval: Duration) {
 
 impl Publisher {
     pub fn new(sealed: Sealed, cluster: Arc<dyn Cluster>, policy: Option<String>) -> Self {
-        Self { sealed, cluster, policy, turn: tokio::sync::Mutex::default(), proven: Mutex::default() }
+        Self {
+            sealed,
+            cluster,
+            policy,
+            turn: tokio::sync::Mutex::default(),
+            proven: Mutex::default(),
+        }
     }
 
     async fn record(&self, name: &Name) -> Result<Option<Record>, Problem> {
-        let Some(bytes) = self.sealed.read_bytes(name, MAX_RECORD).await? else { return Ok(None) };
-        serde_json::from_slice(&bytes).map(Some).map_err(|_| corrupt(format!("{name} is no record of outputs")))
+        let Some(bytes) = self.sealed.read_bytes(name, MAX_RECORD).await? else {
+            return Ok(None);
+        };
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|_| corrupt(format!("{name} is no record of outputs")))
     }
 
     async fn keep(&self, name: &Name, record: &Record) -> Result<(), Problem> {
@@ -108,22 +122,43 @@ impl Publisher {
     ///
     /// # Errors
     /// `Unavailable`: recorded publications are completed by the next repair. `Invalid`, `Corrupt`, `KeyMissing`.
-    pub async fn publish(&self, run: &RunView, namespace_uid: &str, found: StateOutputs) -> Result<OutputsStatus, Problem> {
-        let wanted = run.outputs.as_ref().ok_or_else(|| invalid("the run publishes no outputs"))?;
+    pub async fn publish(
+        &self,
+        run: &RunView,
+        namespace_uid: &str,
+        found: StateOutputs,
+    ) -> Result<OutputsStatus, Problem> {
+        let wanted = run
+            .outputs
+            .as_ref()
+            .ok_or_else(|| invalid("the run publishes no outputs"))?;
         let key = StateKey::new(&run.namespace, run.state.clone())?;
         let name = key.outputs();
         let _turn = self.turn.lock().await;
-        let before = self.record(&name).await?.filter(|record| record.namespace_uid == namespace_uid).unwrap_or_default();
-        let at = run.claim.as_ref().map_or_else(|| self.cluster.now(), |claim| claim.at.0);
+        let before = self
+            .record(&name)
+            .await?
+            .filter(|record| record.namespace_uid == namespace_uid)
+            .unwrap_or_default();
+        let at = run
+            .claim
+            .as_ref()
+            .map_or_else(|| self.cluster.now(), |claim| claim.at.0);
         // Before the claim a pod may change no published value, and may not report the state as gone.
         let is_gone = run.claim.is_none() && found.lineage.is_empty() && !before.lineage.is_empty();
         if is_gone || before.is_newer(&found, at) {
-            let message = format!("newer outputs of the stack are published already, by run {}", before.run);
+            let message = format!(
+                "newer outputs of the stack are published already, by run {}",
+                before.run
+            );
             return Ok(said(Reason::Published, message));
         }
         let destroyed = run.operation == Operation::Destroy;
         if destroyed && wanted.on_destroy == OnDestroy::Keep {
-            return Ok(said(Reason::Published, "the published outputs stay, as the spec asks"));
+            return Ok(said(
+                Reason::Published,
+                "the published outputs stay, as the spec asks",
+            ));
         }
         let mut record = Record {
             namespace_uid: namespace_uid.to_owned(),
@@ -136,18 +171,32 @@ impl Publisher {
         let mut left = Vec::new();
         if !destroyed {
             record.outputs = published(&found.outputs, wanted);
-            let objects = [(Kind::ConfigMap, &wanted.config_map), (Kind::Secret, &wanted.secret)];
-            for (kind, object) in objects.into_iter().filter_map(|(kind, object)| Some((kind, object.as_ref()?))) {
+            let objects = [
+                (Kind::ConfigMap, &wanted.config_map),
+                (Kind::Secret, &wanted.secret),
+            ];
+            for (kind, object) in objects
+                .into_iter()
+                .filter_map(|(kind, object)| Some((kind, object.as_ref()?)))
+            {
                 let (data, not) = data(&found.outputs, object, kind == Kind::Secret);
                 left.extend(not);
-                record.objects.push(Published { kind, name: object.name.clone(), data, uid: None });
+                record.objects.push(Published {
+                    kind,
+                    name: object.name.clone(),
+                    data,
+                    uid: None,
+                });
             }
         }
         for old in before.objects.into_iter().chain(before.former) {
             match record.objects.iter_mut().find(|object| object.is(&old)) {
                 Some(object) => object.uid = object.uid.take().or(old.uid),
                 // An object without a UID was never written, so it belongs to others or does not exist.
-                None if old.uid.is_some() => record.former.push(Published { data: BTreeMap::new(), ..old }),
+                None if old.uid.is_some() => record.former.push(Published {
+                    data: BTreeMap::new(),
+                    ..old
+                }),
                 None => {}
             }
         }
@@ -158,20 +207,41 @@ impl Publisher {
         let refused = refused?;
         let mut status = match refused.first() {
             Some(Refusal(reason, _)) => {
-                let all: Vec<_> = refused.iter().map(|Refusal(_, text)| text.as_str()).collect();
+                let all: Vec<_> = refused
+                    .iter()
+                    .map(|Refusal(_, text)| text.as_str())
+                    .collect();
                 said(*reason, all.join("; "))
             }
-            None if destroyed => said(Reason::Published, "the published outputs are deleted with the stack"),
-            None => said(Reason::Published, in_words(&record.objects) + &left_out(&left)),
+            None if destroyed => said(
+                Reason::Published,
+                "the published outputs are deleted with the stack",
+            ),
+            None => said(
+                Reason::Published,
+                in_words(&record.objects) + &left_out(&left),
+            ),
         };
         if wanted.status && !destroyed {
             let (values, long) = shown(&found.outputs);
             status.values = values;
             if long > 0 {
-                status.message = clip(&format!("{}; {long} not shown, because they are too long", status.message), 512);
+                status.message = clip(
+                    &format!(
+                        "{}; {long} not shown, because they are too long",
+                        status.message
+                    ),
+                    512,
+                );
             }
         }
-        tracing::info!(namespace = run.namespace, run = run.name, reason = status.reason, "outputs: {}", status.message);
+        tracing::info!(
+            namespace = run.namespace,
+            run = run.name,
+            reason = status.reason,
+            "outputs: {}",
+            status.message
+        );
         Ok(status)
     }
 
@@ -198,7 +268,11 @@ impl Publisher {
             record.former.pop();
         }
         let of = format!("{}/{}", key.id().stack, key.id().workspace);
-        let owner = Owner { namespace, of: &of, by: &record.run };
+        let owner = Owner {
+            namespace,
+            of: &of,
+            by: &record.run,
+        };
         let mut refused = Vec::new();
         for object in &mut record.objects {
             match self.cluster.publish(owner, object).await {
@@ -216,11 +290,19 @@ impl Publisher {
     /// enforced.
     async fn prove(&self, namespace: &str, policy: &str) -> Result<Option<Refusal>, Problem> {
         let fresh = |at: &Instant| at.elapsed() < PROVEN;
-        if self.proven.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(fresh) {
+        if self
+            .proven
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .is_some_and(fresh)
+        {
             return Ok(None);
         }
         let missing = |how: &str| {
-            let text = format!("a dry run was {how} by the admission policy {policy}; without it nothing is written");
+            let text = format!(
+                "a dry run was {how} by the admission policy {policy}; without it nothing is written"
+            );
             Ok(Some(Refusal(Reason::PolicyMissing, text)))
         };
         match self.cluster.probe(namespace).await {
@@ -233,9 +315,10 @@ impl Publisher {
                 Ok(Some(Refusal(Reason::NotPublished, no_right(namespace))))
             }
             Err(error) if matches!(error.code(), 403 | 422) => missing("refused, but not"),
-            Err(error) if error.code() == 404 => {
-                Ok(Some(Refusal(Reason::NotPublished, format!("there is no namespace {namespace}"))))
-            }
+            Err(error) if error.code() == 404 => Ok(Some(Refusal(
+                Reason::NotPublished,
+                format!("there is no namespace {namespace}"),
+            ))),
             Err(error) => Err(unavailable("the API server", &error)),
         }
     }
@@ -248,16 +331,25 @@ impl Publisher {
     pub async fn taken(&self, run: &RunView, namespace_uid: &str) -> Result<Vec<Taken>, Problem> {
         let (mut found, mut last) = (Vec::new(), None::<(StateId, Option<Record>)>);
         for of in &run.takes {
-            let id = StateId { stack: of.stack.clone(), workspace: of.workspace.clone() };
+            let id = StateId {
+                stack: of.stack.clone(),
+                workspace: of.workspace.clone(),
+            };
             if last.as_ref().is_none_or(|(known, _)| *known != id) {
                 let record = match StateKey::new(&run.namespace, id.clone()) {
-                    Ok(key) => self.record(&key.outputs()).await?.filter(|record| record.namespace_uid == namespace_uid),
+                    Ok(key) => self
+                        .record(&key.outputs())
+                        .await?
+                        .filter(|record| record.namespace_uid == namespace_uid),
                     Err(_) => None,
                 };
                 last = Some((id, record));
             }
             let record = last.as_ref().and_then(|(_, record)| record.as_ref());
-            found.push(Taken { of: of.clone(), output: record.and_then(|record| record.outputs.get(&of.name).cloned()) });
+            found.push(Taken {
+                of: of.clone(),
+                output: record.and_then(|record| record.outputs.get(&of.name).cloned()),
+            });
         }
         Ok(found)
     }
@@ -281,7 +373,9 @@ impl Publisher {
             let below = names::below(&top, &namespace);
             for stack in store.children(&below).await?.0 {
                 for word in store.children(&names::below(&below, &stack)).await?.1 {
-                    let Some(key) = StateKey::listed(&namespace, &stack, &word) else { continue };
+                    let Some(key) = StateKey::listed(&namespace, &stack, &word) else {
+                        continue;
+                    };
                     if let Err(problem) = self.repair_one(&key, uid.as_deref()).await {
                         tracing::warn!(namespace, stack, %problem, "published outputs of the stack were not checked");
                     }
@@ -294,7 +388,9 @@ impl Publisher {
     async fn repair_one(&self, key: &StateKey, namespace_uid: Option<&str>) -> Result<(), Problem> {
         let name = key.outputs();
         let _turn = self.turn.lock().await;
-        let Some(mut record) = self.record(&name).await? else { return Ok(()) };
+        let Some(mut record) = self.record(&name).await? else {
+            return Ok(());
+        };
         if namespace_uid != Some(record.namespace_uid.as_str()) {
             return Ok(());
         }
@@ -311,19 +407,44 @@ impl Publisher {
 }
 
 fn said(reason: Reason, message: impl AsRef<str>) -> OutputsStatus {
-    OutputsStatus { reason: reason.as_str().to_owned(), message: clip(message.as_ref(), 512), ..OutputsStatus::default() }
+    OutputsStatus {
+        reason: reason.as_str().to_owned(),
+        message: clip(message.as_ref(), 512),
+        ..OutputsStatus::default()
+    }
 }
 
 /// Formats as `ConfigMap net (2 keys), Secret net (1 key)`.
 fn in_words(objects: &[Published]) -> String {
-    let keys = |count: usize| if count == 1 { "1 key".to_owned() } else { format!("{count} keys") };
-    let all: Vec<_> =
-        objects.iter().map(|object| format!("{} {} ({})", object.kind.as_str(), object.name, keys(object.data.len()))).collect();
-    if all.is_empty() { "in no object, as asked".to_owned() } else { all.join(", ") }
+    let keys = |count: usize| {
+        if count == 1 {
+            "1 key".to_owned()
+        } else {
+            format!("{count} keys")
+        }
+    };
+    let all: Vec<_> = objects
+        .iter()
+        .map(|object| {
+            format!(
+                "{} {} ({})",
+                object.kind.as_str(),
+                object.name,
+                keys(object.data.len())
+            )
+        })
+        .collect();
+    if all.is_empty() {
+        "in no object, as asked".to_owned()
+    } else {
+        all.join(", ")
+    }
 }
 
 fn no_right(namespace: &str) -> String {
-    format!("the datastore may not publish in namespace {namespace} (the chart's outputs.namespaces)")
+    format!(
+        "the datastore may not publish in namespace {namespace} (the chart's outputs.namespaces)"
+    )
 }
 
 fn message(error: &CallError) -> &str {
@@ -336,17 +457,28 @@ fn is_of_rbac(error: &CallError) -> bool {
 }
 
 /// Why an object was not written, for permanent errors; `None` for transient ones.
-fn refusal(policy: &str, namespace: &str, object: &Published, error: &CallError) -> Option<Refusal> {
+fn refusal(
+    policy: &str,
+    namespace: &str,
+    object: &Published,
+    error: &CallError,
+) -> Option<Refusal> {
     let (kind, name, said) = (object.kind.as_str(), &object.name, message(error));
     // A Secret's type is immutable. The API server reports that before it evaluates the policy.
-    let another_type = error.code() == 422 && said.contains("type: ") && said.contains("field is immutable");
+    let another_type =
+        error.code() == 422 && said.contains("type: ") && said.contains("field is immutable");
     match error.code() {
         403 | 422 if another_type || is_of_policy(said, policy) => {
-            let text = format!("{kind} {name} was not made by Pawl, or holds outputs of another stack; it was left as it is");
+            let text = format!(
+                "{kind} {name} was not made by Pawl, or holds outputs of another stack; it was left as it is"
+            );
             Some(Refusal(Reason::ForeignObject, text))
         }
         403 if is_of_rbac(error) => Some(Refusal(Reason::NotPublished, no_right(namespace))),
-        400 | 403 | 404 | 413 | 422 => Some(Refusal(Reason::NotPublished, format!("{kind} {name}: {}", clip(said, 200)))),
+        400 | 403 | 404 | 413 | 422 => Some(Refusal(
+            Reason::NotPublished,
+            format!("{kind} {name}: {}", clip(said, 200)),
+        )),
         _ => None,
     }
 }

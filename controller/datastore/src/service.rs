@@ -88,7 +88,12 @@ impl Drop for Admitted {
 }
 
 impl Service {
-    pub fn new(sealed: Sealed, cluster: Arc<dyn Cluster>, controller: String, stopped: watch::Receiver<bool>) -> Self {
+    pub fn new(
+        sealed: Sealed,
+        cluster: Arc<dyn Cluster>,
+        controller: String,
+        stopped: watch::Receiver<bool>,
+    ) -> Self {
         Self {
             objects: Objects::new(sealed.clone()),
             snapshots: Snapshots::new(sealed.clone()),
@@ -126,7 +131,11 @@ impl Service {
     /// Publishes outputs, confined by the admission policy of this name.
     #[must_use]
     pub fn publishing(mut self, policy: Option<String>) -> Self {
-        self.outputs = Arc::new(Publisher::new(self.sealed.clone(), self.cluster.clone(), policy));
+        self.outputs = Arc::new(Publisher::new(
+            self.sealed.clone(),
+            self.cluster.clone(),
+            policy,
+        ));
         self
     }
 
@@ -141,18 +150,29 @@ impl Service {
             return Err(busy());
         }
         *count += 1;
-        Ok(Admitted { pods: self.pods.clone(), uid: uid.to_owned() })
+        Ok(Admitted {
+            pods: self.pods.clone(),
+            uid: uid.to_owned(),
+        })
     }
 
     /// Waits for a place for a large upload; `None` for a small one.
     ///
     /// # Errors
     /// `Unavailable`, when the service shuts down.
-    pub async fn transfer(&self, kind: ObjectKind) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+    pub async fn transfer(
+        &self,
+        kind: ObjectKind,
+    ) -> Result<Option<OwnedSemaphorePermit>, Problem> {
         if matches!(kind, ObjectKind::Result) {
             return Ok(None);
         }
-        self.transfers.clone().acquire_owned().await.map(Some).map_err(|error| unavailable("the datastore", &error))
+        self.transfers
+            .clone()
+            .acquire_owned()
+            .await
+            .map(Some)
+            .map_err(|error| unavailable("the datastore", &error))
     }
 
     /// Waits for a place for a large download; `None` for a small one.
@@ -163,7 +183,12 @@ impl Service {
         if size <= INLINE as u64 {
             return Ok(None);
         }
-        self.downloads.clone().acquire_owned().await.map(Some).map_err(|error| unavailable("the datastore", &error))
+        self.downloads
+            .clone()
+            .acquire_owned()
+            .await
+            .map(Some)
+            .map_err(|error| unavailable("the datastore", &error))
     }
 
     /// Whether the keys belong to the store and the store is writable. Caches success for 30 s and failure for 2 s.
@@ -178,7 +203,9 @@ impl Service {
         }
         let mut last = self.ready.lock().await;
         match &*last {
-            Some((at, result)) if at.elapsed() < if result.is_ok() { GOOD } else { BAD } => result.clone(),
+            Some((at, result)) if at.elapsed() < if result.is_ok() { GOOD } else { BAD } => {
+                result.clone()
+            }
             _ => {
                 let name = names::below(&names::top("probes"), &self.probe);
                 let written = match self.sealed.overwrite_bytes(&name, b"ready").await {
@@ -208,10 +235,18 @@ mod tests {
     #[tokio::test]
     async fn probes_are_answered_while_all_places_are_taken() {
         let lab = Lab::new();
-        let _all = lab.service.requests.try_acquire_many(u32::try_from(AT_ONCE).unwrap()).unwrap();
+        let _all = lab
+            .service
+            .requests
+            .try_acquire_many(u32::try_from(AT_ONCE).unwrap())
+            .unwrap();
         assert_eq!(lab.put("objects/plan", b"x").await.code, 503);
         for path in ["/healthz", "/readyz"] {
-            assert_eq!(lab.send("GET", path, &[], Body::empty()).await.code, 200, "{path}");
+            assert_eq!(
+                lab.send("GET", path, &[], Body::empty()).await.code,
+                200,
+                "{path}"
+            );
         }
     }
 }

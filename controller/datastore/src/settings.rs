@@ -16,8 +16,13 @@ impl FromStr for SecretName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
-            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
-                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            Some((namespace, name))
+                if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+            {
+                Ok(Self {
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                })
             }
             Some(_) | None => Err(format!("`{text}` is not NAMESPACE/NAME")),
         }
@@ -35,7 +40,11 @@ impl fmt::Display for SecretName {
 pub struct Settings {
     /// URL of the store: file:///DIRECTORY, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Buckets
     /// take credentials and endpoints from the usual variables (AWS_…, GOOGLE_…, AZURE_…).
-    #[arg(long, env = "PAWL_DATASTORE_STORE", default_value = "file:///pawl/data")]
+    #[arg(
+        long,
+        env = "PAWL_DATASTORE_STORE",
+        default_value = "file:///pawl/data"
+    )]
     pub store: String,
     /// Directory of the keys: one file per key id with the base64 of 32 bytes, and `active` with the id of the key for
     /// writing.
@@ -46,10 +55,18 @@ pub struct Settings {
     #[arg(long, env = "PAWL_DATASTORE_KEYS_SECRET")]
     pub keys_secret: Option<SecretName>,
     /// Certificate chain of the service, PEM; reloaded when it changes.
-    #[arg(long, env = "PAWL_DATASTORE_TLS_CERT", default_value = "/pawl/tls/tls.crt")]
+    #[arg(
+        long,
+        env = "PAWL_DATASTORE_TLS_CERT",
+        default_value = "/pawl/tls/tls.crt"
+    )]
     pub tls_cert: PathBuf,
     /// Private key of the service, PEM; reloaded when it changes.
-    #[arg(long, env = "PAWL_DATASTORE_TLS_KEY", default_value = "/pawl/tls/tls.key")]
+    #[arg(
+        long,
+        env = "PAWL_DATASTORE_TLS_KEY",
+        default_value = "/pawl/tls/tls.key"
+    )]
     pub tls_key: PathBuf,
     /// Secret that is mounted there, NAMESPACE/NAME: filled with a certificate for --tls-names and its authority
     /// (ca.crt, beside the certificate) when it has none. Without it the files must exist.
@@ -69,7 +86,11 @@ pub struct Settings {
     #[arg(long, env = "PAWL_DATASTORE_LISTEN", default_value = "0.0.0.0:8443")]
     pub listen: SocketAddr,
     /// Address of /metrics, /healthz and /readyz; plain HTTP.
-    #[arg(long, env = "PAWL_DATASTORE_METRICS_LISTEN", default_value = "0.0.0.0:8080")]
+    #[arg(
+        long,
+        env = "PAWL_DATASTORE_METRICS_LISTEN",
+        default_value = "0.0.0.0:8080"
+    )]
     pub metrics_listen: SocketAddr,
     /// Seconds between two sweeps for data of deleted runs.
     #[arg(long, env = "PAWL_DATASTORE_SWEEP_INTERVAL", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]

@@ -1,6 +1,10 @@
 //! A fake API server for tests of this crate, and of others that enable the feature `testing`.
 
-#![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "only tests call it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "only tests call it"
+)]
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -59,7 +63,10 @@ pub fn view(attempt: u32, open: bool) -> RunView {
         claim: None,
         operation: Operation::Apply,
         terminal: false,
-        state: StateId { stack: "net".into(), workspace: "default".into() },
+        state: StateId {
+            stack: "net".into(),
+            workspace: "default".into(),
+        },
         recovers: None,
         outputs: None,
         takes: Vec::new(),
@@ -83,7 +90,11 @@ pub fn claim(attempt: u32) -> Claim {
 /// The pod of an attempt.
 pub fn pod(run: &RunView, attempt: u32) -> PodIdentity {
     let name = attempt_name(&run.name, &run.uid, attempt);
-    PodIdentity { namespace: run.namespace.clone(), name, uid: format!("pod-{attempt}") }
+    PodIdentity {
+        namespace: run.namespace.clone(),
+        name,
+        uid: format!("pod-{attempt}"),
+    }
 }
 
 /// Writes a key and makes it the active one.
@@ -113,7 +124,9 @@ pub fn digest(bytes: &[u8]) -> String {
 ///
 /// # Errors
 /// Those of the stream.
-pub async fn collect(stream: impl Stream<Item = Result<Bytes, Problem>>) -> Result<Vec<u8>, Problem> {
+pub async fn collect(
+    stream: impl Stream<Item = Result<Bytes, Problem>>,
+) -> Result<Vec<u8>, Problem> {
     Ok(stream.try_collect::<Vec<_>>().await?.concat())
 }
 
@@ -156,24 +169,43 @@ pub struct FakeCluster {
 
 /// A refusal of the policy on objects with outputs.
 fn denied(why: &str) -> CallError {
-    let message = format!("ValidatingAdmissionPolicy 'pawl-outputs' with binding 'pawl-outputs' denied request: {why}");
-    let status = kube::core::Status { code: 403, message, ..kube::core::Status::default() };
-    CallError::Refused { what: "test", status: Box::new(status) }
+    let message = format!(
+        "ValidatingAdmissionPolicy 'pawl-outputs' with binding 'pawl-outputs' denied request: {why}"
+    );
+    let status = kube::core::Status {
+        code: 403,
+        message,
+        ..kube::core::Status::default()
+    };
+    CallError::Refused {
+        what: "test",
+        status: Box::new(status),
+    }
 }
 
 impl FakeCluster {
     fn answer<T>(&self, value: T) -> Result<T, CallError> {
-        if self.down.load(Ordering::Relaxed) { Err(CallError::Timeout { what: "test" }) } else { Ok(value) }
+        if self.down.load(Ordering::Relaxed) {
+            Err(CallError::Timeout { what: "test" })
+        } else {
+            Ok(value)
+        }
     }
 
     /// Creates or changes a run.
     pub fn set(&self, run: RunView) {
-        self.runs.lock().unwrap().insert((run.namespace.clone(), run.name.clone()), run);
+        self.runs
+            .lock()
+            .unwrap()
+            .insert((run.namespace.clone(), run.name.clone()), run);
     }
 
     /// Deletes a run.
     pub fn remove(&self, run: &RunView) {
-        self.runs.lock().unwrap().remove(&(run.namespace.clone(), run.name.clone()));
+        self.runs
+            .lock()
+            .unwrap()
+            .remove(&(run.namespace.clone(), run.name.clone()));
     }
 
     /// Makes a token valid.
@@ -199,19 +231,38 @@ impl Cluster for FakeCluster {
     fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<RunView>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let live = self.live.lock().unwrap().as_ref().map(|run| run());
-        let run = live.or_else(|| self.runs.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned());
+        let run = live.or_else(|| {
+            self.runs
+                .lock()
+                .unwrap()
+                .get(&(namespace.to_owned(), name.to_owned()))
+                .cloned()
+        });
         Box::pin(async move { self.answer(run) })
     }
 
     fn uids<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>> {
         self.lists.fetch_add(1, Ordering::Relaxed);
         let runs = self.runs.lock().unwrap();
-        let uids = runs.values().filter(|run| run.namespace == namespace).map(|run| run.uid.clone()).collect();
+        let uids = runs
+            .values()
+            .filter(|run| run.namespace == namespace)
+            .map(|run| run.uid.clone())
+            .collect();
         Box::pin(async move { self.answer(uids) })
     }
 
-    fn repository<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<TerraformRepository>> {
-        let found = self.repositories.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned();
+    fn repository<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Reply<'a, Option<TerraformRepository>> {
+        let found = self
+            .repositories
+            .lock()
+            .unwrap()
+            .get(&(namespace.to_owned(), name.to_owned()))
+            .cloned();
         Box::pin(async move { self.answer(found) })
     }
 
@@ -219,7 +270,9 @@ impl Cluster for FakeCluster {
         self.lists.fetch_add(1, Ordering::Relaxed);
         let repositories = self.repositories.lock().unwrap();
         let of = repositories.iter().filter(|((of, _), _)| of == namespace);
-        let uids = of.filter_map(|(_, repository)| repository.metadata.uid.clone()).collect();
+        let uids = of
+            .filter_map(|(_, repository)| repository.metadata.uid.clone())
+            .collect();
         Box::pin(async move { self.answer(uids) })
     }
 
@@ -228,7 +281,13 @@ impl Cluster for FakeCluster {
     }
 
     fn namespace<'a>(&'a self, name: &'a str) -> Reply<'a, Option<String>> {
-        let uid = self.namespaces.lock().unwrap().get(name).cloned().unwrap_or_else(|| NAMESPACE_UID.into());
+        let uid = self
+            .namespaces
+            .lock()
+            .unwrap()
+            .get(name)
+            .cloned()
+            .unwrap_or_else(|| NAMESPACE_UID.into());
         Box::pin(async move { self.answer(Some(uid)) })
     }
 
@@ -243,7 +302,11 @@ impl Cluster for FakeCluster {
     }
 
     fn probe<'a>(&'a self, _: &'a str) -> Reply<'a, ()> {
-        let answer = if self.unguarded.load(Ordering::Relaxed) { Ok(()) } else { Err(denied("a probe")) };
+        let answer = if self.unguarded.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err(denied("a probe"))
+        };
         Box::pin(async move {
             self.answer(())?;
             answer
@@ -252,7 +315,11 @@ impl Cluster for FakeCluster {
 
     fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> Reply<'a, String> {
         let mut objects = self.objects.lock().unwrap();
-        let key = (owner.namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
+        let key = (
+            owner.namespace.to_owned(),
+            object.kind.as_str().to_owned(),
+            object.name.clone(),
+        );
         let answer = match objects.get(&key) {
             // Like the policy: rejects objects of others.
             Some((of, _)) if of != owner.of => Err(denied("no object with outputs of this stack")),
@@ -267,13 +334,22 @@ impl Cluster for FakeCluster {
     fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> Reply<'a, ()> {
         let answer = self.answer(());
         if answer.is_ok() {
-            let key = (namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
+            let key = (
+                namespace.to_owned(),
+                object.kind.as_str().to_owned(),
+                object.name.clone(),
+            );
             self.objects.lock().unwrap().remove(&key);
         }
         Box::pin(async move { answer })
     }
 
-    fn fill<'a>(&'a self, name: &'a SecretName, read: &'a Entries, data: &'a BTreeMap<String, Vec<u8>>) -> Reply<'a, bool> {
+    fn fill<'a>(
+        &'a self,
+        name: &'a SecretName,
+        read: &'a Entries,
+        data: &'a BTreeMap<String, Vec<u8>>,
+    ) -> Reply<'a, bool> {
         Box::pin(async move {
             let mut secrets = self.secrets.lock().unwrap();
             let there = secrets.get_mut(&name.name).unwrap();

@@ -15,17 +15,26 @@ pub enum CallError {
     #[error("{what}: no answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout { what: &'static str },
     #[error("{what}: {} {}", status.code, status.message)]
-    Refused { what: &'static str, status: Box<Status> },
+    Refused {
+        what: &'static str,
+        status: Box<Status>,
+    },
     /// The connection failed, or the response was invalid; the call may have taken effect.
     #[error("{what}: {source}")]
-    Transport { what: &'static str, source: Box<kube::Error> },
+    Transport {
+        what: &'static str,
+        source: Box<kube::Error>,
+    },
 }
 
 impl CallError {
     pub fn of(what: &'static str, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::Refused { what, status },
-            other => Self::Transport { what, source: Box::new(other) },
+            other => Self::Transport {
+                what,
+                source: Box::new(other),
+            },
         }
     }
 
@@ -50,7 +59,10 @@ pub type Reply<'a, T> = BoxFuture<'a, Result<T, CallError>>;
 ///
 /// # Errors
 /// When it failed, or there was no response.
-pub async fn call<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+pub async fn call<T>(
+    what: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, CallError> {
     // On the heap: requests are large, and a reconcile holds several of them.
     match Box::pin(tokio::time::timeout(CALL_TIMEOUT, request)).await {
         Ok(Ok(answer)) => Ok(answer),
@@ -64,22 +76,35 @@ pub async fn call<T>(what: &'static str, request: impl Future<Output = kube::Res
 ///
 /// # Errors
 /// Those of [`call`].
-pub async fn call_opt<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<Option<T>, CallError> {
+pub async fn call_opt<T>(
+    what: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<Option<T>, CallError> {
     match call(what, request).await {
         Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.status().is_some_and(|status| status.code == 404 && status.reason == "NotFound") => Ok(None),
+        Err(error)
+            if error
+                .status()
+                .is_some_and(|status| status.code == 404 && status.reason == "NotFound") =>
+        {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
 
 /// Whether an admission policy itself refused a request, by the message of the API server.
 pub fn is_of_policy(message: &str, policy: &str) -> bool {
-    message.contains(&format!("ValidatingAdmissionPolicy '{policy}'")) && !message.contains("failed to configure")
+    message.contains(&format!("ValidatingAdmissionPolicy '{policy}'"))
+        && !message.contains("failed to configure")
 }
 
 /// The parameters of the page behind one that was listed with these; `None` after the last.
 pub fn after(params: &ListParams, page: &ListMeta) -> Option<ListParams> {
-    let token = page.continue_.as_deref().filter(|token| !token.is_empty())?;
+    let token = page
+        .continue_
+        .as_deref()
+        .filter(|token| !token.is_empty())?;
     Some(params.clone().continue_token(token))
 }
 
@@ -90,11 +115,22 @@ mod tests {
     #[tokio::test]
     async fn only_reason_not_found_counts_as_missing() {
         let asked = async |code, reason: &str| {
-            let status = Status { code, reason: reason.into(), ..Status::default() };
-            call_opt::<()>("read run", async { Err(kube::Error::Api(Box::new(status))) }).await
+            let status = Status {
+                code,
+                reason: reason.into(),
+                ..Status::default()
+            };
+            call_opt::<()>("read run", async {
+                Err(kube::Error::Api(Box::new(status)))
+            })
+            .await
         };
         assert!(asked(404, "NotFound").await.unwrap().is_none());
-        assert_eq!(asked(404, "").await.unwrap_err().code(), 404, "of an API server that does not serve the kind yet");
+        assert_eq!(
+            asked(404, "").await.unwrap_err().code(),
+            404,
+            "of an API server that does not serve the kind yet"
+        );
         assert_eq!(asked(403, "Forbidden").await.unwrap_err().code(), 403);
     }
 }

@@ -96,13 +96,20 @@ async fn connection(
     // Responses are short and must not wait for further packets.
     let _ = stream.set_nodelay(true);
     let stream = Patient::new(stream);
-    let Some(config) = config else { return requests(router, stream, None, head, stopped).await };
-    let stream = match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "no TLS"),
-        Err(_) => return tracing::debug!("no TLS in time"),
+    let Some(config) = config else {
+        return requests(router, stream, None, head, stopped).await;
     };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let stream =
+        match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "no TLS"),
+            Err(_) => return tracing::debug!("no TLS in time"),
+        };
+    let certificate = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(|chain| chain.first());
     let name = certificate.and_then(|certificate| common_name(certificate));
     requests(router, stream, name, head, stopped).await;
 }
@@ -110,7 +117,13 @@ async fn connection(
 /// The last common name in the subject of a certificate (DER); `None` when it has none.
 pub fn common_name(certificate: &[u8]) -> Option<Arc<str>> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    certificate.subject().iter_common_name().last()?.as_str().ok().map(Into::into)
+    certificate
+        .subject()
+        .iter_common_name()
+        .last()?
+        .as_str()
+        .ok()
+        .map(Into::into)
 }
 
 /// Serves the requests of one connection.
@@ -126,7 +139,10 @@ async fn requests(
         router.clone().oneshot(request.map(Body::new))
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(BUFFER).max_headers(HEADERS);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(head)
+        .max_buf_size(BUFFER)
+        .max_headers(HEADERS);
     let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
     let told = async { drop(stopped.wait_for(|stopped| *stopped).await) };
     let ended = tokio::select! {
@@ -149,16 +165,25 @@ struct Patient {
 
 impl Patient {
     fn new(stream: TcpStream) -> Self {
-        Self { stream, stuck: None }
+        Self {
+            stream,
+            stuck: None,
+        }
     }
 
     /// Starts the timer when a write blocks, and resets it when a write succeeds.
-    fn watch<T>(&mut self, context: &mut Context<'_>, polled: Poll<std::io::Result<T>>) -> Poll<std::io::Result<T>> {
+    fn watch<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<std::io::Result<T>>,
+    ) -> Poll<std::io::Result<T>> {
         if polled.is_ready() {
             self.stuck = None;
             return polled;
         }
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STUCK)));
+        let stuck = self
+            .stuck
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STUCK)));
         match stuck.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(std::io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -167,23 +192,37 @@ impl Patient {
 }
 
 impl AsyncRead for Patient {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Patient {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.watch(context, polled)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(context);
         self.watch(context, polled)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_shutdown(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_shutdown(context);
         self.watch(context, polled)
     }

@@ -20,13 +20,18 @@ pub struct Readiness {
 
 impl Readiness {
     pub fn awaiting(caches: usize) -> Self {
-        Self { caches: AtomicUsize::new(caches), stands_by: AtomicBool::new(false) }
+        Self {
+            caches: AtomicUsize::new(caches),
+            stands_by: AtomicBool::new(false),
+        }
     }
 
     /// Takes note of a cache that has filled for the first time.
     pub fn filled(&self) {
         // Saturates: a second call for one cache must not make a ready process unready.
-        let _ = self.caches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        let _ = self
+            .caches
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 
     /// Marks a process that waits for leadership: it is ready, and fills its caches when it leads.
@@ -63,7 +68,9 @@ where
             Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
         }
     };
-    Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(readyz))
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
 }
 
 /// Serves until the process ends.
@@ -72,7 +79,9 @@ where
 /// When the address cannot be bound.
 pub async fn serve(listen: SocketAddr, router: Router) -> anyhow::Result<()> {
     let served = async { axum::serve(TcpListener::bind(listen).await?, router).await };
-    served.await.with_context(|| format!("cannot listen on {listen}"))
+    served
+        .await
+        .with_context(|| format!("cannot listen on {listen}"))
 }
 
 #[cfg(test)]
@@ -88,13 +97,34 @@ mod tests {
     async fn ready_when_every_cache_is_filled() {
         let readiness = Arc::new(Readiness::awaiting(2));
         let asked = readiness.clone();
-        let router = router(|| ([(axum::http::header::CONTENT_TYPE, "text/plain")], String::new()), move || ready(asked.check()));
+        let router = router(
+            || {
+                (
+                    [(axum::http::header::CONTENT_TYPE, "text/plain")],
+                    String::new(),
+                )
+            },
+            move || ready(asked.check()),
+        );
         let code = async |path: &str| {
             let request = Request::get(path).body(Body::empty()).unwrap();
-            router.clone().oneshot(request).await.unwrap().status().as_u16()
+            router
+                .clone()
+                .oneshot(request)
+                .await
+                .unwrap()
+                .status()
+                .as_u16()
         };
         readiness.filled();
-        assert_eq!((code("/readyz").await, code("/healthz").await, code("/metrics").await), (503, 200, 200));
+        assert_eq!(
+            (
+                code("/readyz").await,
+                code("/healthz").await,
+                code("/metrics").await
+            ),
+            (503, 200, 200)
+        );
         readiness.stands_by(true);
         assert_eq!(code("/readyz").await, 200, "the caches fill when it leads");
         readiness.stands_by(false);

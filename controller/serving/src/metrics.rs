@@ -29,5 +29,11 @@ pub fn exposition(registry: &Mutex<Registry>) -> Exposition {
             text.clear();
         }
     }
-    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+    (
+        [(
+            CONTENT_TYPE,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        )],
+        text,
+    )
 }

@@ -8,14 +8,18 @@ use axum::{
 use serde_json::json;
 
 use crds::datastore::{
-    ALREADY_CLAIMED, ALREADY_EXISTS, CORRUPT, FORBIDDEN, FORMER_NAMESPACE, INVALID, KEY_MISSING, LOCKED, NOT_ENDED, NOT_FOUND,
-    Problem, REPLACED, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY, TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE, WRONG_DIGEST,
-    WRONG_OFFSET,
+    ALREADY_CLAIMED, ALREADY_EXISTS, CORRUPT, FORBIDDEN, FORMER_NAMESPACE, INVALID, KEY_MISSING,
+    LOCKED, NOT_ENDED, NOT_FOUND, Problem, REPLACED, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY,
+    TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE, WRONG_DIGEST, WRONG_OFFSET,
 };
 
 /// A problem with one of the reasons of [`crds::datastore`].
 pub fn problem(reason: &str, message: impl Into<String>) -> Problem {
-    Problem { reason: reason.to_owned(), message: message.into(), ..Problem::default() }
+    Problem {
+        reason: reason.to_owned(),
+        message: message.into(),
+        ..Problem::default()
+    }
 }
 
 pub fn invalid(message: impl Into<String>) -> Problem {
@@ -65,7 +69,9 @@ pub fn response(problem: &Problem) -> Response {
         UNAUTHENTICATED => Some((header::WWW_AUTHENTICATE, "Bearer")),
         _ => None,
     };
-    response.headers_mut().extend(also.map(|(name, value)| (name, header::HeaderValue::from_static(value))));
+    response
+        .headers_mut()
+        .extend(also.map(|(name, value)| (name, header::HeaderValue::from_static(value))));
     response
 }
 
@@ -83,7 +89,11 @@ pub fn failure(problem: &Problem) -> Response {
         _ => "InternalError",
     };
     // The API server does not use 423.
-    let code = if problem.reason == LOCKED { StatusCode::CONFLICT } else { status(&problem.reason) };
+    let code = if problem.reason == LOCKED {
+        StatusCode::CONFLICT
+    } else {
+        status(&problem.reason)
+    };
     if code == StatusCode::INTERNAL_SERVER_ERROR {
         tracing::error!(reason = problem.reason, "{}", problem.message);
     }
@@ -105,7 +115,10 @@ pub fn json(status: StatusCode, value: &impl serde::Serialize) -> Response {
         }
     });
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        header::HeaderValue::from_static("application/json"),
+    );
     response
 }
 

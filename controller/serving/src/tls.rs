@@ -17,7 +17,10 @@ const FILES: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("{path}: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     /// The file has no PEM of this kind.
     #[error("no {0} in PEM: {1}")]
     Pem(&'static str, rustls::pki_types::pem::Error),
@@ -37,8 +40,16 @@ impl Files {
     /// # Errors
     /// [`TlsError::Read`].
     pub fn read(cert: &PathBuf, key: &PathBuf) -> Result<Self, TlsError> {
-        let read = |path: &PathBuf| std::fs::read(path).map_err(|source| TlsError::Read { path: path.clone(), source });
-        Ok(Self { cert: read(cert)?, key: read(key)? })
+        let read = |path: &PathBuf| {
+            std::fs::read(path).map_err(|source| TlsError::Read {
+                path: path.clone(),
+                source,
+            })
+        };
+        Ok(Self {
+            cert: read(cert)?,
+            key: read(key)?,
+        })
     }
 
     /// A chain and its key, PEM.
@@ -54,12 +65,14 @@ impl Files {
     pub fn config(&self, authority: Option<&str>) -> Result<ServerConfig, TlsError> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.cert).collect();
         let chain = chain.map_err(|error| TlsError::Pem("certificate", error))?;
-        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| TlsError::Pem("private key", error))?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|error| TlsError::Pem("private key", error))?;
         let provider = Arc::new(ring::default_provider());
-        let clients: Arc<dyn ClientCertVerifier> = match authority.and_then(|authority| verifier(authority, &provider)) {
-            Some(verifier) => verifier,
-            None => Arc::new(NoClientAuth),
-        };
+        let clients: Arc<dyn ClientCertVerifier> =
+            match authority.and_then(|authority| verifier(authority, &provider)) {
+                Some(verifier) => verifier,
+                None => Arc::new(NoClientAuth),
+            };
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(clients)
@@ -70,11 +83,16 @@ impl Files {
 }
 
 /// `None` when the authority is unusable, which is logged: clients without a certificate must still be served.
-fn verifier(authority: &str, provider: &Arc<rustls::crypto::CryptoProvider>) -> Option<Arc<dyn ClientCertVerifier>> {
+fn verifier(
+    authority: &str,
+    provider: &Arc<rustls::crypto::CryptoProvider>,
+) -> Option<Arc<dyn ClientCertVerifier>> {
     let mut roots = RootCertStore::empty();
     let certificates = CertificateDer::pem_slice_iter(authority.as_bytes()).flatten();
     let (added, _) = roots.add_parsable_certificates(certificates);
-    let built = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).allow_unauthenticated().build();
+    let built = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .allow_unauthenticated()
+        .build();
     match built {
         Ok(verifier) if added > 0 => Some(verifier),
         Ok(_) => None,
@@ -128,7 +146,9 @@ async fn follow(
         match files.config(authority.as_deref()) {
             Ok(config) => drop(configs.send_replace(Arc::new(config))),
             // Half of a renewal: the next read finds the other half.
-            Err(error) => tracing::warn!(%error, "the certificate cannot be used; the previous one is used"),
+            Err(error) => {
+                tracing::warn!(%error, "the certificate cannot be used; the previous one is used")
+            }
         }
     }
 }

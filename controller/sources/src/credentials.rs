@@ -23,7 +23,10 @@ pub struct Access {
 /// # Errors
 /// When something is missing or unusable.
 pub fn access(url: &Url, secret: Option<(&str, &Data)>) -> Result<Access, Problem> {
-    let access = secret.map(|(name, data)| of_secret(url, name, data)).transpose()?.unwrap_or_default();
+    let access = secret
+        .map(|(name, data)| of_secret(url, name, data))
+        .transpose()?
+        .unwrap_or_default();
     if url.transport() == Transport::Ssh && access.login.identity.is_none() {
         let message = format!(
             "spec.url is by ssh, and there is no private key for {}: name a Secret with the key `identity` in spec.secretRef",
@@ -37,12 +40,18 @@ pub fn access(url: &Url, secret: Option<(&str, &Data)>) -> Result<Access, Proble
 fn of_secret(url: &Url, name: &str, data: &Data) -> Result<Access, Problem> {
     let broken = std::cell::OnceCell::new();
     let key = |key: &str| {
-        let text = String::from_utf8(data.get(key)?.clone()).inspect_err(|_| drop(broken.set(key.to_owned())));
+        let text = String::from_utf8(data.get(key)?.clone())
+            .inspect_err(|_| drop(broken.set(key.to_owned())));
         text.ok().filter(|text| !text.trim().is_empty())
     };
-    let unfit =
-        |key: &str, why: String| Problem::new(Reason::SourceUnauthorized, format!("the key {key} of Secret {name} {why}"));
-    let login = Login::of(&url.web_origin(), url.host(), key).map_err(|error| unfit("identity", error.to_string()))?;
+    let unfit = |key: &str, why: String| {
+        Problem::new(
+            Reason::SourceUnauthorized,
+            format!("the key {key} of Secret {name} {why}"),
+        )
+    };
+    let login = Login::of(&url.web_origin(), url.host(), key)
+        .map_err(|error| unfit("identity", error.to_string()))?;
     let app = App::of(key).map_err(|(name, why)| unfit(name, why))?;
     if let Some(key) = broken.get() {
         return Err(unfit(key, "is no text".to_owned()));
@@ -62,19 +71,51 @@ mod tests {
     use super::*;
 
     fn of(url: &str, pairs: &[(&str, &str)]) -> Result<Access, Problem> {
-        let data = pairs.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect();
+        let data = pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
+            .collect();
         access(&Url::parse(url).unwrap(), Some(("git", &data)))
     }
 
     #[test]
     fn credentials_apply_to_the_urls_host() {
-        let login = of("https://git.example.org:8443/r.git", &[("username", "u"), ("password", "p")]).unwrap().login;
-        assert_eq!((login.origin.as_str(), login.host.as_str()), ("https://git.example.org:8443/", "git.example.org"));
+        let login = of(
+            "https://git.example.org:8443/r.git",
+            &[("username", "u"), ("password", "p")],
+        )
+        .unwrap()
+        .login;
+        assert_eq!(
+            (login.origin.as_str(), login.host.as_str()),
+            ("https://git.example.org:8443/", "git.example.org")
+        );
         assert!(login.http.is_some());
         let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----";
-        assert!(of("git@h:r.git", &[("identity", key), ("known_hosts", "h x y")]).unwrap().login.identity.is_some());
-        assert_eq!(of("https://h/r", &[("ca.crt", "pem")]).unwrap().login.authority.as_deref(), Some("pem"));
-        assert!(access(&Url::parse("https://h/r").unwrap(), None).unwrap().login.is_empty());
+        assert!(
+            of(
+                "git@h:r.git",
+                &[("identity", key), ("known_hosts", "h x y")]
+            )
+            .unwrap()
+            .login
+            .identity
+            .is_some()
+        );
+        assert_eq!(
+            of("https://h/r", &[("ca.crt", "pem")])
+                .unwrap()
+                .login
+                .authority
+                .as_deref(),
+            Some("pem")
+        );
+        assert!(
+            access(&Url::parse("https://h/r").unwrap(), None)
+                .unwrap()
+                .login
+                .is_empty()
+        );
     }
 
     #[test]
@@ -84,15 +125,32 @@ mod tests {
             (problem.reason, problem.message)
         };
         let (reason, message) = said("https://h/r", &[("other", "x"), ("password", "\n")]);
-        assert!(reason == Reason::SecretNotFound && message.contains("Secret git has none"), "{message}");
+        assert!(
+            reason == Reason::SecretNotFound && message.contains("Secret git has none"),
+            "{message}"
+        );
         let (reason, message) = said("git@h:r.git", &[("password", "x")]);
-        assert!(reason == Reason::SecretNotFound && message.contains("private key for h"), "{message}");
+        assert!(
+            reason == Reason::SecretNotFound && message.contains("private key for h"),
+            "{message}"
+        );
         let (reason, message) = said("git@h:r.git", &[("identity", "x")]);
-        assert!(reason == Reason::SourceUnauthorized && message.contains("key identity of Secret git"), "{message}");
+        assert!(
+            reason == Reason::SourceUnauthorized && message.contains("key identity of Secret git"),
+            "{message}"
+        );
         let (_, message) = said("https://github.com/o/r", &[("githubAppID", "1")]);
         assert!(message.contains("githubAppInstallationID"), "{message}");
         let data = BTreeMap::from([("password".to_owned(), vec![0xff])]);
-        let problem = access(&Url::parse("https://h/r").unwrap(), Some(("git", &data))).err().unwrap();
-        assert!(problem.message.contains("password of Secret git is no text"), "{}", problem.message);
+        let problem = access(&Url::parse("https://h/r").unwrap(), Some(("git", &data)))
+            .err()
+            .unwrap();
+        assert!(
+            problem
+                .message
+                .contains("password of Secret git is no text"),
+            "{}",
+            problem.message
+        );
     }
 }

@@ -20,7 +20,10 @@ pub struct Problem {
 
 impl Problem {
     pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
-        Self { reason, message: clip(message.as_ref(), 1000) }
+        Self {
+            reason,
+            message: clip(message.as_ref(), 1000),
+        }
     }
 
     pub fn class(&self) -> FailureClass {
@@ -36,13 +39,25 @@ impl Problem {
                 "compare the key that the message names with the one that the host's owner publishes, and put its line into known_hosts of the \
                  Secret that spec.secretRef names"
             }
-            Reason::RepositoryNotFound => "correct spec.url, or let the credentials see the repository",
-            Reason::RevisionNotFound => "push the ref, or correct spec.ref of the layers that name it",
+            Reason::RepositoryNotFound => {
+                "correct spec.url, or let the credentials see the repository"
+            }
+            Reason::RevisionNotFound => {
+                "push the ref, or correct spec.ref of the layers that name it"
+            }
             Reason::InvalidSpec | Reason::SourceInvalid => "correct what the message names",
-            Reason::SourceUnreachable => "make sure that the cluster can reach the host that the message names",
-            Reason::AgentFault | Reason::ToolKilled => "see in the log of `controller sources` what happened",
+            Reason::SourceUnreachable => {
+                "make sure that the cluster can reach the host that the message names"
+            }
+            Reason::AgentFault | Reason::ToolKilled => {
+                "see in the log of `controller sources` what happened"
+            }
             _ => {
-                let facts = Facts { logs: again.clone(), again, ..Facts::default() };
+                let facts = Facts {
+                    logs: again.clone(),
+                    again,
+                    ..Facts::default()
+                };
                 return next_step(self.reason.as_str(), Place::Cluster, &facts);
             }
         };
@@ -53,7 +68,10 @@ impl Problem {
 impl From<FetchError<GitError>> for Problem {
     fn from(error: FetchError<GitError>) -> Self {
         match error.reason() {
-            Ok(Reason::InvalidSpec) => Self::new(Reason::InvalidSpec, format!("spec.url cannot be used: {error}")),
+            Ok(Reason::InvalidSpec) => Self::new(
+                Reason::InvalidSpec,
+                format!("spec.url cannot be used: {error}"),
+            ),
             Ok(reason) => Self::new(reason, error.to_string()),
             Err(error) => error.into(),
         }
@@ -82,6 +100,9 @@ mod tests {
             assert!(step.len() > 20 && step.len() < 1000, "{reason}: {step}");
         }
         let step = Problem::new(Reason::SourceUnauthorized, "m").next_step("ns", "repo");
-        assert!(step.contains("spec.secretRef") && step.ends_with("pawl.run/reconcile=\"$(date +%s)\""), "{step}");
+        assert!(
+            step.contains("spec.secretRef") && step.ends_with("pawl.run/reconcile=\"$(date +%s)\""),
+            "{step}"
+        );
     }
 }

@@ -35,14 +35,22 @@ pub struct Layer {
 impl Layer {
     pub fn of(layer: &TerraformLayer) -> Self {
         let status = layer.status.clone().unwrap_or_default();
-        let runs = [&status.last_plan, &status.last_apply].into_iter().flatten().map(|run| run.revision.clone());
+        let runs = [&status.last_plan, &status.last_apply]
+            .into_iter()
+            .flatten()
+            .map(|run| run.revision.clone());
         Self {
             key: (layer.namespace().unwrap_or_default(), layer.name_any()),
             uid: layer.uid().unwrap_or_default(),
             repository: layer.repository_key(),
             git_ref: layer.spec.git_ref.clone(),
             of: layer.source_of(),
-            revisions: status.source.iter().map(|source| source.revision.clone()).chain(runs).collect(),
+            revisions: status
+                .source
+                .iter()
+                .map(|source| source.revision.clone())
+                .chain(runs)
+                .collect(),
             source: status.source,
             path: layer.spec.path.clone(),
             triggers: layer.spec.trigger_paths.clone(),
@@ -52,20 +60,33 @@ impl Layer {
 
     /// The settings that determine which files are relevant to the layer, with its repository's defaults.
     pub fn subject(&self, defaults: &RunTemplate) -> Subject {
-        let files = self.variable_files.clone().or_else(|| variable_files(defaults));
-        Subject { path: self.path.clone(), variable_files: files.unwrap_or_default(), triggers: self.triggers.clone() }
+        let files = self
+            .variable_files
+            .clone()
+            .or_else(|| variable_files(defaults));
+        Subject {
+            path: self.path.clone(),
+            variable_files: files.unwrap_or_default(),
+            triggers: self.triggers.clone(),
+        }
     }
 
     /// Whether its `status.source` belongs to its current spec.
     pub fn is_current(&self) -> bool {
-        self.source.as_ref().is_some_and(|source| source.of == self.of)
+        self.source
+            .as_ref()
+            .is_some_and(|source| source.of == self.of)
     }
 }
 
 /// Paths of variable files of the source in a template.
 fn variable_files(template: &RunTemplate) -> Option<Vec<String>> {
     let list = template.0.get("variableFiles")?.as_array()?;
-    Some(list.iter().filter_map(|file| file["path"].as_str().map(str::to_owned)).collect())
+    Some(
+        list.iter()
+            .filter_map(|file| file["path"].as_str().map(str::to_owned))
+            .collect(),
+    )
 }
 
 /// A repository with the layers that it allows.
@@ -78,23 +99,36 @@ pub struct View {
 impl View {
     /// The refs that layers use, sorted, up to the maximum.
     pub fn refs(&self) -> Vec<&str> {
-        let all: BTreeSet<&str> = self.layers.iter().map(|layer| layer.git_ref.as_str()).collect();
+        let all: BTreeSet<&str> = self
+            .layers
+            .iter()
+            .map(|layer| layer.git_ref.as_str())
+            .collect();
         all.into_iter().take(MAX_REFS).collect()
     }
 
     /// Number of refs beyond the maximum.
     pub fn beyond(&self) -> usize {
-        let all: BTreeSet<&str> = self.layers.iter().map(|layer| layer.git_ref.as_str()).collect();
+        let all: BTreeSet<&str> = self
+            .layers
+            .iter()
+            .map(|layer| layer.git_ref.as_str())
+            .collect();
         all.len().saturating_sub(MAX_REFS)
     }
 
     pub fn of_ref<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arc<Layer>> {
-        self.layers.iter().filter(move |layer| layer.git_ref == name)
+        self.layers
+            .iter()
+            .filter(move |layer| layer.git_ref == name)
     }
 
     /// The current request.
     pub fn request(&self) -> Option<&String> {
-        self.repository.annotations().get(names::RECONCILE).filter(|request| !request.is_empty())
+        self.repository
+            .annotations()
+            .get(names::RECONCILE)
+            .filter(|request| !request.is_empty())
     }
 
     pub fn uid(&self) -> &str {
@@ -114,7 +148,10 @@ impl Follow {
     /// Stores a seen repository; returns whether it changed. Ignores versions older than the known one.
     pub fn repository(&mut self, mut repository: TerraformRepository) -> bool {
         repository.metadata.managed_fields = None;
-        let key = (repository.namespace().unwrap_or_default(), repository.name_any());
+        let key = (
+            repository.namespace().unwrap_or_default(),
+            repository.name_any(),
+        );
         if let Some(known) = self.repositories.get(&key)
             && known.metadata.uid == repository.metadata.uid
             // Our own write may be known before the watch delivers earlier versions.
@@ -150,8 +187,12 @@ impl Follow {
             self.unlink(&before);
             concerned.push(before.repository.clone());
         }
-        self.by_repository.entry(layer.repository.clone()).or_default().insert(layer.key.clone());
-        self.layers.insert(layer.key.clone(), (version, Arc::new(layer)));
+        self.by_repository
+            .entry(layer.repository.clone())
+            .or_default()
+            .insert(layer.key.clone());
+        self.layers
+            .insert(layer.key.clone(), (version, Arc::new(layer)));
         concerned
     }
 
@@ -172,7 +213,10 @@ impl Follow {
     }
 
     pub fn key_of(&self, uid: &str) -> Option<&Key> {
-        self.repositories.iter().find(|(_, repository)| repository.metadata.uid.as_deref() == Some(uid)).map(|(key, _)| key)
+        self.repositories
+            .iter()
+            .find(|(_, repository)| repository.metadata.uid.as_deref() == Some(uid))
+            .map(|(key, _)| key)
     }
 
     pub fn uid(&self, key: &Key) -> Option<String> {
@@ -181,9 +225,17 @@ impl Follow {
 
     pub fn view(&self, key: &Key) -> Option<View> {
         let repository = self.repositories.get(key)?.clone();
-        let layers =
-            self.by_repository.get(key).into_iter().flatten().filter_map(|key| self.layers.get(key)).map(|(_, layer)| layer);
-        let layers = layers.filter(|layer| repository.admits(&layer.key.0)).cloned().collect();
+        let layers = self
+            .by_repository
+            .get(key)
+            .into_iter()
+            .flatten()
+            .filter_map(|key| self.layers.get(key))
+            .map(|(_, layer)| layer);
+        let layers = layers
+            .filter(|layer| repository.admits(&layer.key.0))
+            .cloned()
+            .collect();
         Some(View { repository, layers })
     }
 
@@ -194,11 +246,22 @@ impl Follow {
     /// All revisions of a repository that refs and layers may still need, also layers in namespaces that it does not
     /// allow.
     pub fn revisions(&self, key: &Key) -> BTreeSet<String> {
-        let status = self.repositories.get(key).and_then(|repository| repository.status.as_ref());
-        let refs =
-            status.into_iter().flat_map(|status| &status.refs).filter_map(|known| Some(known.commit.as_ref()?.revision.clone()));
-        let layers = self.by_repository.get(key).into_iter().flatten().filter_map(|key| self.layers.get(key));
-        refs.chain(layers.flat_map(|(_, layer)| layer.revisions.iter().cloned())).collect()
+        let status = self
+            .repositories
+            .get(key)
+            .and_then(|repository| repository.status.as_ref());
+        let refs = status
+            .into_iter()
+            .flat_map(|status| &status.refs)
+            .filter_map(|known| Some(known.commit.as_ref()?.revision.clone()));
+        let layers = self
+            .by_repository
+            .get(key)
+            .into_iter()
+            .flatten()
+            .filter_map(|key| self.layers.get(key));
+        refs.chain(layers.flat_map(|(_, layer)| layer.revisions.iter().cloned()))
+            .collect()
     }
 }
 
@@ -230,13 +293,35 @@ mod tests {
     fn layers_are_indexed_by_the_repository_that_allows_them() {
         let mut follow = Follow::default();
         let r = key("a", "r");
-        assert!(follow.repository(repository("5", json!({"url": "https://h/r", "allowedNamespaces": ["b"]}))));
-        assert_eq!(follow.layer(&layer("a", "x", json!({"repository": {"name": "r"}}))), std::slice::from_ref(&r));
-        assert!(follow.layer(&layer("a", "x", json!({"repository": {"name": "r"}}))).is_empty(), "nothing new");
-        follow.layer(&layer("b", "x", json!({"repository": {"name": "r", "namespace": "a"}, "ref": "prod"})));
-        follow.layer(&layer("c", "x", json!({"repository": {"name": "r", "namespace": "a"}, "ref": "other"})));
+        assert!(follow.repository(repository(
+            "5",
+            json!({"url": "https://h/r", "allowedNamespaces": ["b"]})
+        )));
+        assert_eq!(
+            follow.layer(&layer("a", "x", json!({"repository": {"name": "r"}}))),
+            std::slice::from_ref(&r)
+        );
+        assert!(
+            follow
+                .layer(&layer("a", "x", json!({"repository": {"name": "r"}})))
+                .is_empty(),
+            "nothing new"
+        );
+        follow.layer(&layer(
+            "b",
+            "x",
+            json!({"repository": {"name": "r", "namespace": "a"}, "ref": "prod"}),
+        ));
+        follow.layer(&layer(
+            "c",
+            "x",
+            json!({"repository": {"name": "r", "namespace": "a"}, "ref": "other"}),
+        ));
         let view = follow.view(&r).unwrap();
-        assert_eq!((view.refs(), view.of_ref("prod").count()), (vec!["main", "prod"], 1));
+        assert_eq!(
+            (view.refs(), view.of_ref("prod").count()),
+            (vec!["main", "prod"], 1)
+        );
         let moved = layer("b", "x", json!({"repository": {"name": "r"}}));
         assert_eq!(follow.layer(&moved), [key("b", "r"), r.clone()]);
         assert_eq!(follow.view(&r).unwrap().refs(), ["main"]);
@@ -251,7 +336,10 @@ mod tests {
         let mut follow = Follow::default();
         let spec = json!({"url": "https://h/r"});
         assert!(follow.repository(repository("9", spec.clone())));
-        assert!(!follow.repository(repository("9", spec.clone())) && !follow.repository(repository("8", spec.clone())));
+        assert!(
+            !follow.repository(repository("9", spec.clone()))
+                && !follow.repository(repository("8", spec.clone()))
+        );
         assert!(follow.repository(repository("10", spec.clone())));
         let again = |uid: &str| {
             let mut again = repository("3", spec.clone());
@@ -260,7 +348,11 @@ mod tests {
         };
         assert!(follow.repository(again("v")), "another one of its name");
         let of_layer = |version: &str, uid: &str, git_ref: &str| {
-            let mut layer = layer("a", "x", json!({"repository": {"name": "r"}, "ref": git_ref}));
+            let mut layer = layer(
+                "a",
+                "x",
+                json!({"repository": {"name": "r"}, "ref": git_ref}),
+            );
             layer.metadata.resource_version = Some(version.into());
             layer.metadata.uid = Some(uid.into());
             layer
@@ -268,7 +360,11 @@ mod tests {
         assert_eq!(follow.layer(&of_layer("9", "u", "main")).len(), 1);
         assert!(follow.layer(&of_layer("8", "u", "prod")).is_empty());
         assert_eq!(follow.layer(&of_layer("10", "u", "prod")).len(), 1);
-        assert_eq!(follow.layer(&of_layer("3", "v", "main")).len(), 1, "another one of its name");
+        assert_eq!(
+            follow.layer(&of_layer("3", "v", "main")).len(),
+            1,
+            "another one of its name"
+        );
     }
 
     #[test]
@@ -276,7 +372,11 @@ mod tests {
         let files = |path: &str| json!({"variableFiles": [{"path": path}, {"secretKeyRef": {"name": "s", "key": "k"}}]});
         let defaults = serde_json::from_value(files("../common.tfvars")).unwrap();
         let of = |template: Value| {
-            let layer = Layer::of(&layer("a", "x", json!({"repository": {"name": "r"}, "template": template})));
+            let layer = Layer::of(&layer(
+                "a",
+                "x",
+                json!({"repository": {"name": "r"}, "template": template}),
+            ));
             layer.subject(&defaults).variable_files
         };
         assert_eq!(of(files("prod.tfvars")), ["prod.tfvars"]);

@@ -57,7 +57,9 @@ pub enum GitError {
     TooLong { command: String, deadline: Duration },
     #[error("`git {0}` printed more than {1} bytes")]
     TooMuch(String, usize),
-    #[error("it was not fetched: its mirror would be larger than {0} MiB, which is all that mirrors may take (--mirrors-mib)")]
+    #[error(
+        "it was not fetched: its mirror would be larger than {0} MiB, which is all that mirrors may take (--mirrors-mib)"
+    )]
     TooLarge(u64),
 }
 
@@ -80,10 +82,16 @@ pub struct Output {
 impl Commands {
     /// Runs git with this private home directory and this timeout per command.
     pub fn new(home: &Path, deadline: Duration) -> Self {
-        let mut inherited: Vec<(OsString, OsString)> =
-            INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
+        let mut inherited: Vec<(OsString, OsString)> = INHERITED
+            .into_iter()
+            .filter_map(|name| Some((name.into(), std::env::var_os(name)?)))
+            .collect();
         inherited.push(("HOME".into(), home.into()));
-        Self { inherited, deadline, secrets: Vec::new() }
+        Self {
+            inherited,
+            deadline,
+            secrets: Vec::new(),
+        }
     }
 
     /// Trusts exactly the certificate authorities in a file.
@@ -96,8 +104,14 @@ impl Commands {
     /// Redacts these texts from all output.
     #[must_use]
     pub fn without(&self, secrets: impl IntoIterator<Item = String>) -> Self {
-        let secrets = secrets.into_iter().filter(|secret| secret.len() > 2).collect();
-        Self { secrets, ..self.clone() }
+        let secrets = secrets
+            .into_iter()
+            .filter(|secret| secret.len() > 2)
+            .collect();
+        Self {
+            secrets,
+            ..self.clone()
+        }
     }
 
     /// The base environment of git, without credentials for servers.
@@ -133,35 +147,73 @@ impl Commands {
     ) -> Result<Output, GitError> {
         let name = || args.first().copied().unwrap_or_default().to_owned();
         let mut command = Command::new("git");
-        command.args(args).env_clear().envs(env.iter().map(|(name, value)| (name, value))).current_dir(dir).process_group(0);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+            .args(args)
+            .env_clear()
+            .envs(env.iter().map(|(name, value)| (name, value)))
+            .current_dir(dir)
+            .process_group(0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
         let mut child = command.spawn().map_err(GitError::NotStarted)?;
         // Dropping this value kills git's children: ssh and helpers.
         let _group = Group(child.id());
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // A command that exits early does not read its input; its own error is more useful than that of `give`.
-        let whole = async { tokio::join!(give(stdin, &input), up_to(stdout, most), tail(stderr), child.wait()) };
+        let whole = async {
+            tokio::join!(
+                give(stdin, &input),
+                up_to(stdout, most),
+                tail(stderr),
+                child.wait()
+            )
+        };
         let ended = tokio::time::timeout(self.deadline, whole).await;
-        let (_, stdout, said, status) = ended.map_err(|_| GitError::TooLong { command: name(), deadline: self.deadline })?;
+        let (_, stdout, said, status) = ended.map_err(|_| GitError::TooLong {
+            command: name(),
+            deadline: self.deadline,
+        })?;
         let status = status.map_err(GitError::NotStarted)?;
-        let stdout = stdout.map_err(GitError::NotStarted)?.ok_or_else(|| GitError::TooMuch(name(), most))?;
-        Ok(Output { ended: self.ended(status, &said), stdout })
+        let stdout = stdout
+            .map_err(GitError::NotStarted)?
+            .ok_or_else(|| GitError::TooMuch(name(), most))?;
+        Ok(Output {
+            ended: self.ended(status, &said),
+            stdout,
+        })
     }
 
     fn ended(&self, status: ExitStatus, said: &[u8]) -> Ended {
         let signal = status.signal();
-        let code = status.code().unwrap_or_else(|| 128 + signal.unwrap_or_default());
+        let code = status
+            .code()
+            .unwrap_or_else(|| 128 + signal.unwrap_or_default());
         let said = String::from_utf8_lossy(said);
-        let output =
-            self.secrets.iter().fold(said.into_owned(), |text, secret| text.replace(secret.as_str(), "(sensitive value)"));
-        Ended { code, signal, told: false, output }
+        let output = self.secrets.iter().fold(said.into_owned(), |text, secret| {
+            text.replace(secret.as_str(), "(sensitive value)")
+        });
+        Ended {
+            code,
+            signal,
+            told: false,
+            output,
+        }
     }
 }
 
 impl Git for Commands {
     type Error = GitError;
 
-    async fn run_git(&self, args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> Result<Ended, GitError> {
+    async fn run_git(
+        &self,
+        args: &[&str],
+        env: &[(OsString, OsString)],
+        dir: &Path,
+    ) -> Result<Ended, GitError> {
         Ok(self.output(args, env, dir, Vec::new(), LITTLE).await?.ended)
     }
 }
@@ -188,15 +240,22 @@ async fn give(stdin: Option<ChildStdin>, input: &[u8]) -> io::Result<()> {
 /// The whole stream; `None` when it is longer than `most`. Always reads to the end, so that the writer does not block.
 async fn up_to(stream: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<Option<Vec<u8>>> {
     let mut all = Vec::new();
-    let Some(mut stream) = stream else { return Ok(Some(all)) };
-    (&mut stream).take(most as u64 + 1).read_to_end(&mut all).await?;
+    let Some(mut stream) = stream else {
+        return Ok(Some(all));
+    };
+    (&mut stream)
+        .take(most as u64 + 1)
+        .read_to_end(&mut all)
+        .await?;
     tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
     Ok((all.len() <= most).then_some(all))
 }
 
 async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let (mut kept, mut piece) = (Vec::new(), vec![0; 4 << 10]);
-    let Some(mut stream) = stream else { return kept };
+    let Some(mut stream) = stream else {
+        return kept;
+    };
     while let Ok(count @ 1..) = stream.read(&mut piece).await {
         kept.extend_from_slice(piece.get(..count).unwrap_or_default());
         if kept.len() > 2 * SAID {
@@ -237,13 +296,31 @@ mod tests {
     async fn output_is_bounded_and_secrets_are_redacted() {
         let (dir, commands) = commands();
         let env = commands.local();
-        let hashed = commands.output(&["hash-object", "--stdin"], &env, dir.path(), b"hello\n".to_vec(), 100).await.unwrap();
+        let hashed = commands
+            .output(
+                &["hash-object", "--stdin"],
+                &env,
+                dir.path(),
+                b"hello\n".to_vec(),
+                100,
+            )
+            .await
+            .unwrap();
         assert_eq!(hashed.stdout, b"ce013625030ba8dba906f756967f9e9ca394464a\n");
-        let error = commands.output(&["version"], &env, dir.path(), Vec::new(), 5).await.unwrap_err();
+        let error = commands
+            .output(&["version"], &env, dir.path(), Vec::new(), 5)
+            .await
+            .unwrap_err();
         assert!(matches!(error, GitError::TooMuch(..)), "{error}");
         let commands = commands.without(["t0ken".to_owned()]);
-        let refused = commands.run_git(&["t0ken-is-no-command"], &env, dir.path()).await.unwrap();
-        assert!(refused.code != 0 && !refused.output.contains("t0ken"), "{refused:?}");
+        let refused = commands
+            .run_git(&["t0ken-is-no-command"], &env, dir.path())
+            .await
+            .unwrap();
+        assert!(
+            refused.code != 0 && !refused.output.contains("t0ken"),
+            "{refused:?}"
+        );
     }
 
     #[tokio::test]
@@ -251,11 +328,22 @@ mod tests {
         let (dir, mut commands) = commands();
         commands.deadline = Duration::from_millis(300);
         let mut env = commands.local();
-        env.push(("GIT_CONFIG_PARAMETERS".into(), "'alias.stuck=!echo $$ > pid; exec sleep 600'".into()));
+        env.push((
+            "GIT_CONFIG_PARAMETERS".into(),
+            "'alias.stuck=!echo $$ > pid; exec sleep 600'".into(),
+        ));
         let begun = Instant::now();
-        let error = commands.output(&["stuck"], &env, dir.path(), Vec::new(), 100).await.unwrap_err();
-        assert!(matches!(error, GitError::TooLong { .. }) && begun.elapsed() < Duration::from_secs(60), "{error}");
-        let Ok(pid) = std::fs::read_to_string(dir.path().join("pid")) else { return };
+        let error = commands
+            .output(&["stuck"], &env, dir.path(), Vec::new(), 100)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, GitError::TooLong { .. }) && begun.elapsed() < Duration::from_secs(60),
+            "{error}"
+        );
+        let Ok(pid) = std::fs::read_to_string(dir.path().join("pid")) else {
+            return;
+        };
         let stat = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");

@@ -48,7 +48,9 @@ pub mod wanted;
 pub mod watch;
 pub mod worker;
 
-use std::{future::ready, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
+use std::{
+    future::ready, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration,
+};
 
 use anyhow::Context as _;
 use crds::clock::ServerClock;
@@ -75,9 +77,20 @@ use worker::Shared;
 ///
 /// # Errors
 /// When mirrors or addresses cannot be used.
-pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -> anyhow::Result<()> {
-    let snapshots = store::datastore(&settings.datastore_url, settings.datastore_ca.clone(), settings.datastore_token.clone());
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+pub async fn run(
+    settings: Settings,
+    client: kube::Client,
+    clock: ServerClock,
+) -> anyhow::Result<()> {
+    let snapshots = store::datastore(
+        &settings.datastore_url,
+        settings.datastore_ca.clone(),
+        settings.datastore_token.clone(),
+    );
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     let scopes = settings.scopes();
     let metrics = Arc::new(Metrics::awaiting(2 * scopes.len()));
     let (private, syncer) = syncer(&settings, snapshots)?;
@@ -98,9 +111,16 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
         tasks.spawn(workers.clone().watch(scope));
     }
     tasks.spawn(workers.clone().wanted());
-    tasks.spawn(gc::run(shared, scopes, Duration::from_secs(settings.sweep_interval)));
+    tasks.spawn(gc::run(
+        shared,
+        scopes,
+        Duration::from_secs(settings.sweep_interval),
+    ));
     let asked = metrics.clone();
-    let routes = health::router(move || metrics.exposition(), move || ready(asked.readiness.check()));
+    let routes = health::router(
+        move || metrics.exposition(),
+        move || ready(asked.readiness.check()),
+    );
     tokio::select! {
         served = health::serve(settings.listen, routes) => return served,
         _ = tasks.join_next() => anyhow::bail!("the watches ended"),
@@ -113,14 +133,27 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
 }
 
 /// Creates the syncer, and the directory of private keys, which is deleted on drop.
-fn syncer<B: Snapshots>(settings: &Settings, snapshots: B) -> anyhow::Result<(tempfile::TempDir, Syncer<B>)> {
+fn syncer<B: Snapshots>(
+    settings: &Settings,
+    snapshots: B,
+) -> anyhow::Result<(tempfile::TempDir, Syncer<B>)> {
     let memory = Path::new("/dev/shm");
     let mut builder = tempfile::Builder::new();
-    builder.prefix("pawl-").permissions(std::fs::Permissions::from_mode(0o700));
+    builder
+        .prefix("pawl-")
+        .permissions(std::fs::Permissions::from_mode(0o700));
     // In memory if possible, so that keys are not written to disk.
-    let private = builder.tempdir_in(memory).or_else(|_| builder.tempdir()).context("no directory for private keys")?;
-    let mirrors = Mirrors::new(&settings.mirrors, settings.mirrors_mib << 20)
-        .with_context(|| format!("the directory of mirrors {} cannot be used", settings.mirrors.display()))?;
+    let private = builder
+        .tempdir_in(memory)
+        .or_else(|_| builder.tempdir())
+        .context("no directory for private keys")?;
+    let mirrors =
+        Mirrors::new(&settings.mirrors, settings.mirrors_mib << 20).with_context(|| {
+            format!(
+                "the directory of mirrors {} cannot be used",
+                settings.mirrors.display()
+            )
+        })?;
     let mut git = Commands::new(private.path(), Duration::from_secs(settings.git_timeout));
     let ca = settings.ca.clone().filter(|pem| !pem.is_empty());
     if let Some(own) = &ca {
@@ -130,6 +163,17 @@ fn syncer<B: Snapshots>(settings: &Settings, snapshots: B) -> anyhow::Result<(te
             .context("the certificate authorities cannot be written")?;
         git = git.trusting(&file);
     }
-    let servers = Servers { git, mirrors: Arc::new(mirrors), tokens: Tokens::trusting(ca), private: private.path().to_owned() };
-    Ok((private, Syncer { git: Box::new(servers), snapshots }))
+    let servers = Servers {
+        git,
+        mirrors: Arc::new(mirrors),
+        tokens: Tokens::trusting(ca),
+        private: private.path().to_owned(),
+    };
+    Ok((
+        private,
+        Syncer {
+            git: Box::new(servers),
+            snapshots,
+        },
+    ))
 }

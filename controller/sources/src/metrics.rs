@@ -46,17 +46,50 @@ impl Metrics {
         let (repositories, deleted) = (Gauge::default(), Counter::default());
         let seconds = Histogram::new(exponential_buckets(0.05, 2.0, 13));
         let mut registry = Registry::with_prefix("pawl_sources");
-        registry.register("looks", "Checks of repositories, by cause and result", looks.clone());
-        registry.register("look_seconds", "Duration of checks, in seconds", seconds.clone());
-        registry.register("writes", "Writes of statuses, by kind of the object", writes.clone());
-        registry.register("repositories", "Repositories that are followed", repositories.clone());
-        registry.register("snapshots_deleted", "Deleted unused snapshots", deleted.clone());
+        registry.register(
+            "looks",
+            "Checks of repositories, by cause and result",
+            looks.clone(),
+        );
+        registry.register(
+            "look_seconds",
+            "Duration of checks, in seconds",
+            seconds.clone(),
+        );
+        registry.register(
+            "writes",
+            "Writes of statuses, by kind of the object",
+            writes.clone(),
+        );
+        registry.register(
+            "repositories",
+            "Repositories that are followed",
+            repositories.clone(),
+        );
+        registry.register(
+            "snapshots_deleted",
+            "Deleted unused snapshots",
+            deleted.clone(),
+        );
         let (readiness, registry) = (Readiness::awaiting(caches), Mutex::new(registry));
-        Self { readiness, registry, looks, seconds, writes, repositories, deleted }
+        Self {
+            readiness,
+            registry,
+            looks,
+            seconds,
+            writes,
+            repositories,
+            deleted,
+        }
     }
 
     pub fn looked(&self, cause: &'static str, failed: bool, took: Duration) {
-        self.looks.get_or_create(&LookLabels { cause, result: if failed { "failed" } else { "answered" } }).inc();
+        self.looks
+            .get_or_create(&LookLabels {
+                cause,
+                result: if failed { "failed" } else { "answered" },
+            })
+            .inc();
         self.seconds.observe(took.as_secs_f64());
     }
 
@@ -65,7 +98,8 @@ impl Metrics {
     }
 
     pub fn follows(&self, repositories: usize) {
-        self.repositories.set(i64::try_from(repositories).unwrap_or(i64::MAX));
+        self.repositories
+            .set(i64::try_from(repositories).unwrap_or(i64::MAX));
     }
 
     /// Counts a deleted snapshot.
@@ -88,6 +122,9 @@ mod tests {
         let metrics = Metrics::awaiting(1);
         metrics.looked("interval", false, Duration::from_millis(120));
         let text = metrics.exposition().1;
-        assert!(text.contains(r#"pawl_sources_looks_total{cause="interval",result="answered"} 1"#), "{text}");
+        assert!(
+            text.contains(r#"pawl_sources_looks_total{cause="interval",result="answered"} 1"#),
+            "{text}"
+        );
     }
 }

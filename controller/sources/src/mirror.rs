@@ -63,9 +63,17 @@ impl Mirrors {
         fs::create_dir_all(root)?;
         for entry in fs::read_dir(root)? {
             let path = entry?.path();
-            if path.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+            if path.is_dir() {
+                fs::remove_dir_all(path)?
+            } else {
+                fs::remove_file(path)?
+            }
         }
-        Ok(Self { root: root.to_owned(), limit, uses: Mutex::default() })
+        Ok(Self {
+            root: root.to_owned(),
+            limit,
+            uses: Mutex::default(),
+        })
     }
 
     pub fn dir(&self, uid: &str) -> PathBuf {
@@ -75,7 +83,12 @@ impl Mirrors {
     /// Marks a mirror as in use until the returned guard is dropped.
     pub fn uses(this: &Arc<Self>, uid: &str) -> Busy {
         let mut uses = this.lock();
-        let used = uses.entry(uid.to_owned()).or_insert(Use { last: Instant::now(), busy: true, commits: 0, size: None });
+        let used = uses.entry(uid.to_owned()).or_insert(Use {
+            last: Instant::now(),
+            busy: true,
+            commits: 0,
+            size: None,
+        });
         used.busy = true;
         drop(uses);
         Busy(this.clone(), uid.to_owned())
@@ -154,7 +167,13 @@ impl Mirror<'_> {
     /// Whether it has a commit with its whole tree.
     pub async fn has(&self, commit: &str) -> bool {
         let reference = format!("{}^{{tree}}", kept(commit));
-        let found = self.local(&["rev-parse", "--verify", "--quiet", &reference], Vec::new(), 4096).await;
+        let found = self
+            .local(
+                &["rev-parse", "--verify", "--quiet", &reference],
+                Vec::new(),
+                4096,
+            )
+            .await;
         found.is_ok_and(|output| output.ended.code == 0)
     }
 
@@ -165,7 +184,9 @@ impl Mirror<'_> {
     /// Why the commit is still missing.
     pub async fn fetch(&self, url: &str, commit: &str) -> Result<(), Problem> {
         if commit.len() != 40 {
-            let message = format!("{url} is a SHA-256 repository, which is not supported; no snapshot was made");
+            let message = format!(
+                "{url} is a SHA-256 repository, which is not supported; no snapshot was made"
+            );
             return Err(Problem::new(Reason::SourceInvalid, message));
         }
         if self.has(commit).await {
@@ -173,7 +194,11 @@ impl Mirror<'_> {
         }
         let was_there = self.dir().join("HEAD").is_file();
         let mut fetched = self.fetch_into(url, commit).await;
-        if was_there && fetched.as_ref().is_err_and(|problem| problem.reason == Reason::SourceUnreachable) {
+        if was_there
+            && fetched
+                .as_ref()
+                .is_err_and(|problem| problem.reason == Reason::SourceUnreachable)
+        {
             // The mirror may be damaged: a stale lock, or a missing object.
             self.mirrors.remove(self.uid);
             fetched = self.fetch_into(url, commit).await;
@@ -184,17 +209,36 @@ impl Mirror<'_> {
     async fn fetch_into(&self, url: &str, commit: &str) -> Result<(), Problem> {
         self.init().await?;
         let wanted = format!("{commit}:{}", kept(commit));
-        let common = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"];
-        let shallow: Vec<&str> = common.into_iter().chain(["--depth=1", "--", url, &wanted]).collect();
+        let common = [
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-recurse-submodules",
+            "--no-write-fetch-head",
+        ];
+        let shallow: Vec<&str> = common
+            .into_iter()
+            .chain(["--depth=1", "--", url, &wanted])
+            .collect();
         let mut output = self.remote(&shallow).await?;
         if output.ended.code != 0 && is_refused(&output.ended.output) {
-            let all = ["--", url, "+refs/heads/*:refs/pawl-all/heads/*", "+refs/tags/*:refs/pawl-all/tags/*"];
+            let all = [
+                "--",
+                url,
+                "+refs/heads/*:refs/pawl-all/heads/*",
+                "+refs/tags/*:refs/pawl-all/tags/*",
+            ];
             let full: Vec<&str> = common.into_iter().chain(all).collect();
             output = self.remote(&full).await?;
             if output.ended.code == 0 {
-                let noted = self.local(&["update-ref", &kept(commit), commit], Vec::new(), 4096).await?;
+                let noted = self
+                    .local(&["update-ref", &kept(commit), commit], Vec::new(), 4096)
+                    .await?;
                 if noted.ended.code != 0 {
-                    return Err(Problem::new(Reason::RevisionNotFound, format!("{url} has no commit {commit}")));
+                    return Err(Problem::new(
+                        Reason::RevisionNotFound,
+                        format!("{url} has no commit {commit}"),
+                    ));
                 }
             }
         }
@@ -211,15 +255,34 @@ impl Mirror<'_> {
     /// When a retry may help. A file that the server refuses permanently remains a pointer; the agent rejects it if the
     /// stack contains it.
     pub async fn large(&self, url: &str, commit: &str) -> Result<(), Problem> {
-        let asks =
-            self.local(&["grep", "-q", "-e", "filter=lfs", commit, "--", ":(glob)**/.gitattributes"], Vec::new(), 4096).await?;
+        let asks = self
+            .local(
+                &[
+                    "grep",
+                    "-q",
+                    "-e",
+                    "filter=lfs",
+                    commit,
+                    "--",
+                    ":(glob)**/.gitattributes",
+                ],
+                Vec::new(),
+                4096,
+            )
+            .await?;
         if asks.ended.code != 0 {
             return Ok(());
         }
         let store = self.dir().join("lfs");
-        let config: Vec<String> = lfs::config(&store).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let config: Vec<String> = lfs::config(&store)
+            .into_iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         let remote = format!("remote.origin.url={url}");
-        let told = config.iter().chain([&remote]).flat_map(|pair| ["-c", pair.as_str()]);
+        let told = config
+            .iter()
+            .chain([&remote])
+            .flat_map(|pair| ["-c", pair.as_str()]);
         let args: Vec<&str> = told.chain(["lfs", "fetch", "origin", commit]).collect();
         let ended = self.remote(&args).await?.ended;
         if ended.code == 0 {
@@ -229,7 +292,11 @@ impl Mirror<'_> {
         if problem.reason == Reason::SourceUnreachable && !ended.output.contains(lfs::NO_PROGRAM) {
             return Err(problem);
         }
-        tracing::warn!(commit, problem = problem.message, "large files stay pointers");
+        tracing::warn!(
+            commit,
+            problem = problem.message,
+            "large files stay pointers"
+        );
         Ok(())
     }
 
@@ -238,7 +305,8 @@ impl Mirror<'_> {
     /// # Errors
     /// When the mirror does not have it.
     pub async fn commit(&self, commit: &str) -> Result<Vec<u8>, Problem> {
-        self.read(&["cat-file", "commit", commit], Vec::new(), MAX_COMMIT).await
+        self.read(&["cat-file", "commit", commit], Vec::new(), MAX_COMMIT)
+            .await
     }
 
     /// The tree of a commit.
@@ -246,7 +314,13 @@ impl Mirror<'_> {
     /// # Errors
     /// When the mirror does not have it.
     pub async fn tree(&self, commit: &str) -> Result<Tree, Problem> {
-        let listing = self.read(&["ls-tree", "-r", "-l", "-z", "--full-tree", commit], Vec::new(), MAX_TREE).await?;
+        let listing = self
+            .read(
+                &["ls-tree", "-r", "-l", "-z", "--full-tree", commit],
+                Vec::new(),
+                MAX_TREE,
+            )
+            .await?;
         Tree::parse(&listing).map_err(|message| Problem::new(Reason::SourceInvalid, message))
     }
 
@@ -254,18 +328,33 @@ impl Mirror<'_> {
     ///
     /// # Errors
     /// When the mirror lacks one.
-    pub async fn blobs(&self, wanted: &BTreeSet<(String, Ask)>, known: &mut Known) -> Result<(), Problem> {
+    pub async fn blobs(
+        &self,
+        wanted: &BTreeSet<(String, Ask)>,
+        known: &mut Known,
+    ) -> Result<(), Problem> {
         let ids: BTreeSet<&str> = wanted.iter().map(|(id, _)| id.as_str()).collect();
-        let input = ids.iter().fold(String::new(), |text, id| text + id + "\n").into_bytes();
-        let output = self.read(&["cat-file", "--batch", "--buffer"], input, MAX_CODE).await?;
+        let input = ids
+            .iter()
+            .fold(String::new(), |text, id| text + id + "\n")
+            .into_bytes();
+        let output = self
+            .read(&["cat-file", "--batch", "--buffer"], input, MAX_CODE)
+            .await?;
         let texts = batch(&output).filter(|texts| ids.iter().all(|id| texts.contains_key(*id)));
         let Some(texts) = texts else {
             self.mirrors.remove(self.uid);
-            return Err(Problem::new(Reason::AgentFault, "the mirror lacks a file of a commit that it has; it is fetched anew"));
+            return Err(Problem::new(
+                Reason::AgentFault,
+                "the mirror lacks a file of a commit that it has; it is fetched anew",
+            ));
         };
         // Parsing needs a large stack per file and takes time.
         let wanted = wanted.clone();
-        let texts: BTreeMap<String, Vec<u8>> = texts.into_iter().map(|(id, text)| (id.to_owned(), text.to_vec())).collect();
+        let texts: BTreeMap<String, Vec<u8>> = texts
+            .into_iter()
+            .map(|(id, text)| (id.to_owned(), text.to_vec()))
+            .collect();
         let read = tokio::task::spawn_blocking(move || {
             let each = |(id, ask): (String, Ask)| {
                 let blob = understood(&ask, texts.get(&id).map(Vec::as_slice).unwrap_or_default());
@@ -273,7 +362,10 @@ impl Mirror<'_> {
             };
             wanted.into_iter().map(each).collect::<Known>()
         });
-        known.extend(read.await.map_err(|error| Problem::new(Reason::AgentFault, error.to_string()))?);
+        known.extend(
+            read.await
+                .map_err(|error| Problem::new(Reason::AgentFault, error.to_string()))?,
+        );
         Ok(())
     }
 
@@ -283,13 +375,22 @@ impl Mirror<'_> {
     /// When the file does not exist or git cannot parse it.
     pub async fn config(&self, commit: &str, path: &str) -> Result<Vec<(String, String)>, Problem> {
         let blob = format!("--blob={commit}:{path}");
-        let output = self.local(&["config", &blob, "-z", "--list"], Vec::new(), MAX_COMMIT).await?;
+        let output = self
+            .local(&["config", &blob, "-z", "--list"], Vec::new(), MAX_COMMIT)
+            .await?;
         if output.ended.code != 0 {
-            let message = format!("{path} is not understood by git: {}", output.ended.output.trim());
+            let message = format!(
+                "{path} is not understood by git: {}",
+                output.ended.output.trim()
+            );
             return Err(Problem::new(Reason::SourceInvalid, message));
         }
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        Ok(text.split('\0').filter_map(|pair| pair.split_once('\n')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
+        Ok(text
+            .split('\0')
+            .filter_map(|pair| pair.split_once('\n'))
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .collect())
     }
 
     async fn init(&self) -> Result<(), Problem> {
@@ -300,11 +401,24 @@ impl Mirror<'_> {
         let _ = fs::remove_dir_all(&dir);
         let fault = |error: &io::Error| {
             let full = error.kind() == io::ErrorKind::StorageFull;
-            let reason = if full { Reason::DiskFull } else { Reason::AgentFault };
-            Problem::new(reason, format!("the mirror {} cannot be made: {error}", dir.display()))
+            let reason = if full {
+                Reason::DiskFull
+            } else {
+                Reason::AgentFault
+            };
+            Problem::new(
+                reason,
+                format!("the mirror {} cannot be made: {error}", dir.display()),
+            )
         };
         fs::create_dir_all(&dir).map_err(|error| fault(&error))?;
-        let output = self.local(&["init", "--quiet", "--bare", "--template=", "."], Vec::new(), 4096).await?;
+        let output = self
+            .local(
+                &["init", "--quiet", "--bare", "--template=", "."],
+                Vec::new(),
+                4096,
+            )
+            .await?;
         if output.ended.code != 0 {
             return Err(fault(&io::Error::other(output.ended.output)));
         }
@@ -319,7 +433,10 @@ impl Mirror<'_> {
         }
         // Recreate the mirror, whatever is wrong with it.
         self.mirrors.remove(self.uid);
-        let message = format!("the mirror cannot be read, and is fetched anew: {}", output.ended.output.trim());
+        let message = format!(
+            "the mirror cannot be read, and is fetched anew: {}",
+            output.ended.output.trim()
+        );
         Err(Problem::new(Reason::AgentFault, message))
     }
 
@@ -327,9 +444,15 @@ impl Mirror<'_> {
         let dir = self.dir();
         // A missing directory would give the same error as a missing git.
         if !dir.is_dir() {
-            return Err(Problem::new(Reason::AgentFault, "the mirror is gone, and is fetched anew"));
+            return Err(Problem::new(
+                Reason::AgentFault,
+                "the mirror is gone, and is fetched anew",
+            ));
         }
-        self.git.output(args, &self.git.local(), &dir, input, most).await.map_err(|error| Problem::from(&error))
+        self.git
+            .output(args, &self.git.local(), &dir, input, most)
+            .await
+            .map_err(|error| Problem::from(&error))
     }
 
     /// Contacts a server, and aborts when the mirror becomes too large.
@@ -386,7 +509,10 @@ mod tests {
     fn output_of_cat_file_batch_is_parsed() {
         let output = b"aa blob 3\nx\ny\nbb missing\ncc blob 0\n\n";
         let found = batch(output).unwrap();
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), [("aa", &b"x\ny"[..]), ("cc", b"")]);
+        assert_eq!(
+            found.into_iter().collect::<Vec<_>>(),
+            [("aa", &b"x\ny"[..]), ("cc", b"")]
+        );
         assert!(batch(b"aa blob 30\nx\n").is_none() && batch(b"nonsense").is_none());
     }
 

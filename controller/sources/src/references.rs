@@ -44,19 +44,34 @@ pub const LARGEST: u64 = hcl::LARGEST as u64;
 
 /// Whether a file with this name is code that may reference other files.
 pub fn is_code(name: &str) -> bool {
-    [".tf", ".tofu", ".tf.json", ".tofu.json"].iter().any(|ending| name.ends_with(ending)) || is_terragrunt(name)
+    [".tf", ".tofu", ".tf.json", ".tofu.json"]
+        .iter()
+        .any(|ending| name.ends_with(ending))
+        || is_terragrunt(name)
 }
 
 fn is_terragrunt(name: &str) -> bool {
-    matches!(name, "terragrunt.hcl" | "terragrunt.hcl.json" | "terragrunt.stack.hcl")
+    matches!(
+        name,
+        "terragrunt.hcl" | "terragrunt.hcl.json" | "terragrunt.stack.hcl"
+    )
 }
 
 /// The references of a file. `config` is true when a Terragrunt file references it.
 pub fn read(name: &str, text: &str, config: bool) -> Read {
-    let found = match (config || is_terragrunt(name), name.strip_suffix(".json").is_some()) {
+    let found = match (
+        config || is_terragrunt(name),
+        name.strip_suffix(".json").is_some(),
+    ) {
         (false, false) => modules(text),
         (false, true) => json_modules(text),
-        (true, false) if Path::new(name).extension().is_some_and(|extension| extension == "hcl") => terragrunt(text, config),
+        (true, false)
+            if Path::new(name)
+                .extension()
+                .is_some_and(|extension| extension == "hcl") =>
+        {
+            terragrunt(text, config)
+        }
         // Terragrunt files in JSON are not parsed.
         (true, true) if name.ends_with(".hcl.json") => None,
         // Variables and other data reference nothing.
@@ -73,9 +88,19 @@ fn modules(text: &str) -> Found {
         return Some(Vec::new());
     }
     let body = hcl::parse(text).ok()?;
-    let sources = body.get_blocks("module").filter_map(|block| block.body.get_attribute("source"));
-    let places = sources.map(|source| local(&source.value)).collect::<Option<Vec<_>>>()?;
-    Some(places.concat().into_iter().map(|place| (Kind::Module, place)).collect())
+    let sources = body
+        .get_blocks("module")
+        .filter_map(|block| block.body.get_attribute("source"));
+    let places = sources
+        .map(|source| local(&source.value))
+        .collect::<Option<Vec<_>>>()?;
+    Some(
+        places
+            .concat()
+            .into_iter()
+            .map(|place| (Kind::Module, place))
+            .collect(),
+    )
 }
 
 fn json_modules(text: &str) -> Found {
@@ -90,8 +115,12 @@ fn json_modules(text: &str) -> Found {
     for module in each(&value["module"]) {
         for block in module.as_object()?.values().flat_map(each) {
             match &block["source"] {
-                Value::String(source) if source.contains("${") && !is_remote(source) => return None,
-                Value::String(source) => found.extend(is_local(source).then(|| (Kind::Module, Place::Beside(source.clone())))),
+                Value::String(source) if source.contains("${") && !is_remote(source) => {
+                    return None;
+                }
+                Value::String(source) => found.extend(
+                    is_local(source).then(|| (Kind::Module, Place::Beside(source.clone()))),
+                ),
                 _ => {}
             }
         }
@@ -113,7 +142,12 @@ fn is_remote(beginning: &str) -> bool {
 /// The path of a module's source: none for a remote source, unknown for a computed one.
 fn local(source: &Expression) -> Option<Vec<Place>> {
     match source {
-        Expression::String(text) => Some(is_local(text).then(|| Place::Beside(text.to_string())).into_iter().collect()),
+        Expression::String(text) => Some(
+            is_local(text)
+                .then(|| Place::Beside(text.to_string()))
+                .into_iter()
+                .collect(),
+        ),
         Expression::StringTemplate(template) => match template.iter().next() {
             Some(Element::Literal(text)) if is_remote(text) => Some(Vec::new()),
             _ => None,
@@ -129,7 +163,9 @@ fn terragrunt(text: &str, included: bool) -> Found {
     let evaluated = |expression: &Expression| evaluated(expression, included);
     let mut blocks = |body: &Body, name: &str, attribute: &str, kind: Kind| -> Option<()> {
         for block in body.get_blocks(name) {
-            let Some(value) = value(block, attribute) else { continue };
+            let Some(value) = value(block, attribute) else {
+                continue;
+            };
             match evaluated(value) {
                 Some(place) => found.push((kind, place)),
                 None if remote(value) => {}
@@ -139,20 +175,32 @@ fn terragrunt(text: &str, included: bool) -> Found {
         Some(())
     };
     blocks(&body, "include", "path", Kind::Config)?;
-    for (name, kind) in [("terraform", Kind::Module), ("unit", Kind::Module), ("stack", Kind::Module)] {
+    for (name, kind) in [
+        ("terraform", Kind::Module),
+        ("unit", Kind::Module),
+        ("stack", Kind::Module),
+    ] {
         blocks(&body, name, "source", kind)?;
     }
-    for block in body.get_blocks("terraform").flat_map(|block| block.body.get_blocks("extra_arguments")) {
+    for block in body
+        .get_blocks("terraform")
+        .flat_map(|block| block.body.get_blocks("extra_arguments"))
+    {
         for place in variable_files(block, evaluated)? {
             found.push((Kind::Config, place));
         }
     }
-    let mut calls = Calls { found: Some(Vec::new()), included };
+    let mut calls = Calls {
+        found: Some(Vec::new()),
+        included,
+    };
     calls.visit_body(&body);
     found.extend(calls.found?);
     // `//` separates the copied directory from the module in it.
     for (kind, place) in &mut found {
-        let (Place::Beside(path) | Place::Top(path) | Place::Above(_, Some(path))) = place else { continue };
+        let (Place::Beside(path) | Place::Top(path) | Place::Above(_, Some(path))) = place else {
+            continue;
+        };
         if *kind == Kind::Module && path.contains("//") {
             *path = path.replacen("//", SPLIT, 1);
         }
@@ -164,20 +212,28 @@ fn terragrunt(text: &str, included: bool) -> Found {
 pub const SPLIT: &str = "\0";
 
 fn value<'a>(block: &'a Block, attribute: &str) -> Option<&'a Expression> {
-    block.body.get_attribute(attribute).map(|attribute| &attribute.value)
+    block
+        .body
+        .get_attribute(attribute)
+        .map(|attribute| &attribute.value)
 }
 
 /// Whether a source is outside the repository.
 fn remote(source: &Expression) -> bool {
     match source {
         Expression::String(text) => !is_local(text),
-        Expression::StringTemplate(template) => matches!(template.iter().next(), Some(Element::Literal(text)) if is_remote(text)),
+        Expression::StringTemplate(template) => {
+            matches!(template.iter().next(), Some(Element::Literal(text)) if is_remote(text))
+        }
         _ => false,
     }
 }
 
 /// The variable files that `extra_arguments` pass to the tool.
-fn variable_files(block: &Block, evaluated: impl Fn(&Expression) -> Option<Place>) -> Option<Vec<Place>> {
+fn variable_files(
+    block: &Block,
+    evaluated: impl Fn(&Expression) -> Option<Place>,
+) -> Option<Vec<Place>> {
     let mut places = Vec::new();
     for attribute in ["required_var_files", "optional_var_files"] {
         match value(block, attribute) {
@@ -190,8 +246,12 @@ fn variable_files(block: &Block, evaluated: impl Fn(&Expression) -> Option<Place
             None => {}
         }
     }
-    let Some(arguments) = value(block, "arguments") else { return Some(places) };
-    let Expression::Array(arguments) = arguments else { return None };
+    let Some(arguments) = value(block, "arguments") else {
+        return Some(places);
+    };
+    let Expression::Array(arguments) = arguments else {
+        return None;
+    };
     for argument in arguments {
         match argument {
             Expression::String(text) => {
@@ -214,9 +274,16 @@ struct Calls {
 
 impl Visit for Calls {
     fn visit_func_call(&mut self, call: &FuncCall) {
-        let of = |at: usize| call.args.get(at).map(|argument| evaluated(argument, self.included));
+        let of = |at: usize| {
+            call.args
+                .get(at)
+                .map(|argument| evaluated(argument, self.included))
+        };
         let places = match call.name.name.as_str() {
-            "read_terragrunt_config" | "read_tfvars_file" | "sops_decrypt_file" | "mark_as_read" => vec![of(0).flatten()],
+            "read_terragrunt_config"
+            | "read_tfvars_file"
+            | "sops_decrypt_file"
+            | "mark_as_read" => vec![of(0).flatten()],
             // The fallback for when no parent has the file.
             "find_in_parent_folders" => [Some(above(call)), of(1)].into_iter().flatten().collect(),
             _ => Vec::new(),
@@ -245,7 +312,9 @@ fn above(call: &FuncCall) -> Option<Place> {
 /// The path that an expression evaluates to, if it consists of texts and path functions.
 fn evaluated(expression: &Expression, included: bool) -> Option<Place> {
     match expression {
-        Expression::String(text) => (is_local(text) || !text.contains(':')).then(|| Place::Beside(text.to_string())),
+        Expression::String(text) => {
+            (is_local(text) || !text.contains(':')).then(|| Place::Beside(text.to_string()))
+        }
         Expression::FuncCall(call) => place(call, included),
         Expression::Parenthesis(inner) => evaluated(inner.inner(), included),
         Expression::StringTemplate(template) => {
@@ -275,7 +344,9 @@ fn place(call: &FuncCall, included: bool) -> Option<Place> {
     match call.name.name.as_str() {
         "find_in_parent_folders" => above(call),
         "get_terragrunt_dir" | "get_original_terragrunt_dir" => Some(Place::Beside(".".to_owned())),
-        "get_repo_root" | "get_path_to_repo_root" | "path_to_repo_root" => Some(Place::Top(String::new())),
+        "get_repo_root" | "get_path_to_repo_root" | "path_to_repo_root" => {
+            Some(Place::Top(String::new()))
+        }
         // The own directory: an included file is also evaluated for its own directory.
         "get_parent_terragrunt_dir" if included => Some(Place::Beside(".".to_owned())),
         "dirname" => match evaluated(call.args.get(0)?, included)? {
@@ -305,10 +376,20 @@ mod tests {
             locals { module = "./f" }
             module "g" {}
         "#;
-        assert_eq!(read("main.tf", text, false), Read::From(vec![module("./a"), module("../../modules/b")]));
+        assert_eq!(
+            read("main.tf", text, false),
+            Read::From(vec![module("./a"), module("../../modules/b")])
+        );
         let json = r#"{"module": [{"a": {"source": "./a"}}, {"b": [{"source": "../b"}], "c": {"source": "x/y/z"}}]}"#;
-        assert_eq!(read("main.tofu.json", json, false), Read::From(vec![module("./a"), module("../b")]));
-        assert_eq!(read("main.tf", "resource \"a\" \"b\" {", false), Read::From(vec![]), "no module, and not parsed");
+        assert_eq!(
+            read("main.tofu.json", json, false),
+            Read::From(vec![module("./a"), module("../b")])
+        );
+        assert_eq!(
+            read("main.tf", "resource \"a\" \"b\" {", false),
+            Read::From(vec![]),
+            "no module, and not parsed"
+        );
     }
 
     #[test]
@@ -321,7 +402,14 @@ mod tests {
         ] {
             assert_eq!(read("main.tf", text, false), Read::Unknown, "{text}");
         }
-        assert_eq!(read("main.tf.json", r#"{"module": {"a": {"source": "./${var.x}"}}}"#, false), Read::Unknown);
+        assert_eq!(
+            read(
+                "main.tf.json",
+                r#"{"module": {"a": {"source": "./${var.x}"}}}"#,
+                false
+            ),
+            Read::Unknown
+        );
         assert_eq!(read("main.tf.json", "{", false), Read::Unknown);
         // Each of these alone, and combined with known references.
         for text in [
@@ -338,8 +426,13 @@ mod tests {
             "terraform {\n  extra_arguments \"v\" {\n    arguments = [\"-var-file\", \"x.tfvars\"]\n  }\n}",
             "terraform { source = \"${get_parent_terragrunt_dir()}/m\" }",
         ] {
-            let text = format!("{text}\nlocals {{ y = read_terragrunt_config(\"../known.hcl\") }}\n");
-            assert_eq!(read("terragrunt.hcl", &text, false), Read::Unknown, "{text}");
+            let text =
+                format!("{text}\nlocals {{ y = read_terragrunt_config(\"../known.hcl\") }}\n");
+            assert_eq!(
+                read("terragrunt.hcl", &text, false),
+                Read::Unknown,
+                "{text}"
+            );
         }
         assert_eq!(read("terragrunt.hcl.json", "{}", false), Read::Unknown);
     }
@@ -367,9 +460,12 @@ mod tests {
               }
             }
         "#;
-        let Read::From(found) = read("terragrunt.hcl", text, false) else { panic!() };
+        let Read::From(found) = read("terragrunt.hcl", text, false) else {
+            panic!()
+        };
         let config = |place| (Kind::Config, place);
-        let above = |name: &str, path: Option<&str>| Place::Above(name.into(), path.map(str::to_owned));
+        let above =
+            |name: &str, path: Option<&str>| Place::Above(name.into(), path.map(str::to_owned));
         for expected in [
             config(above("root.hcl", None)),
             config(above("root.hcl", Some("/_env/vpc.hcl"))),
@@ -385,14 +481,25 @@ mod tests {
             config(above("env.tfvars", None)),
             (Kind::Module, Place::Top(format!("/modules{SPLIT}vpc"))),
         ] {
-            assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
+            assert!(
+                found.contains(&expected),
+                "{expected:?} is not in {found:?}"
+            );
         }
         let own = "terraform {\n  extra_arguments \"v\" {\n    required_var_files = [\"${get_parent_terragrunt_dir()}/all.tfvars\"]\n  }\n}";
-        assert_eq!(read("root.hcl", own, true), Read::From(vec![config(Place::Beside("./all.tfvars".into()))]));
-        assert_eq!(read("names.yaml", "module: [", true), Read::From(vec![]), "data, and none of Terragrunt's");
+        assert_eq!(
+            read("root.hcl", own, true),
+            Read::From(vec![config(Place::Beside("./all.tfvars".into()))])
+        );
+        assert_eq!(
+            read("names.yaml", "module: [", true),
+            Read::From(vec![]),
+            "data, and none of Terragrunt's"
+        );
         let remote = "terraform { source = \"git::https://h/r.git//m?ref=${local.v}\" }";
         assert_eq!(read("terragrunt.hcl", remote, false), Read::From(vec![]));
-        let registry = "terraform { source = \"tfr:///terraform-aws-modules/vpc/aws?version=5.0.0\" }";
+        let registry =
+            "terraform { source = \"tfr:///terraform-aws-modules/vpc/aws?version=5.0.0\" }";
         assert_eq!(read("terragrunt.hcl", registry, false), Read::From(vec![]));
     }
 }

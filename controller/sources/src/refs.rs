@@ -10,14 +10,26 @@ impl Listing {
     /// Parses lines `ID<tab>REF`; ignores others.
     pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter_map(|line| line.split_once('\t'));
-        Self(lines.filter(|(id, _)| source::url::is_commit(id)).map(|(id, name)| (name.to_owned(), id.to_owned())).collect())
+        Self(
+            lines
+                .filter(|(id, _)| source::url::is_commit(id))
+                .map(|(id, name)| (name.to_owned(), id.to_owned()))
+                .collect(),
+        )
     }
 
     /// The commit of a branch or tag, in git's order: a tag before a branch of the same name; an annotated tag is
     /// dereferenced.
     pub fn commit(&self, name: &str) -> Option<&str> {
-        let at = |full: String| self.0.get(&format!("{full}^{{}}")).or_else(|| self.0.get(&full)).map(String::as_str);
-        ["", "refs/", "refs/tags/", "refs/heads/"].into_iter().find_map(|prefix| at(format!("{prefix}{name}")))
+        let at = |full: String| {
+            self.0
+                .get(&format!("{full}^{{}}"))
+                .or_else(|| self.0.get(&full))
+                .map(String::as_str)
+        };
+        ["", "refs/", "refs/tags/", "refs/heads/"]
+            .into_iter()
+            .find_map(|prefix| at(format!("{prefix}{name}")))
     }
 }
 
@@ -27,8 +39,17 @@ pub fn patterns<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     moving
         .flat_map(|name| {
             let tag = format!("refs/tags/{name}");
-            let own = if name == "HEAD" || name.starts_with("refs/") { name.to_owned() } else { format!("refs/{name}") };
-            [own, format!("{tag}^{{}}"), tag, format!("refs/heads/{name}")]
+            let own = if name == "HEAD" || name.starts_with("refs/") {
+                name.to_owned()
+            } else {
+                format!("refs/{name}")
+            };
+            [
+                own,
+                format!("{tag}^{{}}"),
+                tag,
+                format!("refs/heads/{name}"),
+            ]
         })
         .collect()
 }
@@ -76,6 +97,14 @@ mod tests {
     #[test]
     fn full_commit_id_needs_no_listing() {
         assert!(patterns(["a".repeat(40).as_str()]).is_empty());
-        assert_eq!(patterns(["main"]), ["refs/main", "refs/tags/main^{}", "refs/tags/main", "refs/heads/main"]);
+        assert_eq!(
+            patterns(["main"]),
+            [
+                "refs/main",
+                "refs/tags/main^{}",
+                "refs/tags/main",
+                "refs/heads/main"
+            ]
+        );
     }
 }

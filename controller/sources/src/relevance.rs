@@ -37,20 +37,33 @@ pub enum Content {
 /// The content for a layer in a tree.
 pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
     let Some(dir) = join("", &subject.path) else {
-        return Content::NotThere(format!("{} leads out of the repository", clip(&subject.path, 200)));
+        return Content::NotThere(format!(
+            "{} leads out of the repository",
+            clip(&subject.path, 200)
+        ));
     };
     let mut walk = Walk::new(tree, known);
     let found = walk.resolve(&dir);
     if walk.missing.is_empty() && !found.as_deref().is_some_and(|found| walk.is_dir(found)) {
         return Content::NotThere(not_there(tree, &dir));
     }
-    let files = subject.variable_files.iter().filter_map(|path| join(&dir, path)).map(Step::All);
+    let files = subject
+        .variable_files
+        .iter()
+        .filter_map(|path| join(&dir, path))
+        .map(Step::All);
     walk.follow([Step::Module(dir.clone())].into_iter().chain(files));
     if !walk.missing.is_empty() {
         return Content::Missing(walk.missing);
     }
-    let triggers: Vec<Glob> = subject.triggers.iter().map(|trigger| Glob::new(trigger)).collect();
-    let is_asked = |entry: &&Entry| walk.everything || triggers.iter().any(|trigger| trigger.matches(&entry.path));
+    let triggers: Vec<Glob> = subject
+        .triggers
+        .iter()
+        .map(|trigger| Glob::new(trigger))
+        .collect();
+    let is_asked = |entry: &&Entry| {
+        walk.everything || triggers.iter().any(|trigger| trigger.matches(&entry.path))
+    };
     walk.relevant.extend(tree.entries().iter().filter(is_asked));
     let mut digest = Sha256::new();
     for entry in walk.relevant {
@@ -61,11 +74,19 @@ pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
 
 fn not_there(tree: &Tree, dir: &str) -> String {
     let top = tree.top().join(", ");
-    let top = if top.is_empty() { "no directories".to_owned() } else { clip(&top, 200) };
+    let top = if top.is_empty() {
+        "no directories".to_owned()
+    } else {
+        clip(&top, 200)
+    };
     if dir.is_empty() {
         return "the repository is empty there".to_owned();
     }
-    let why = if tree.at(dir).is_some() { "is no directory of the repository" } else { "is not in the repository" };
+    let why = if tree.at(dir).is_some() {
+        "is no directory of the repository"
+    } else {
+        "is not in the repository"
+    };
     format!("{} {why}; at its top it has: {top}", clip(dir, 200))
 }
 
@@ -81,7 +102,12 @@ mod tests {
 
     impl Repo {
         fn of(files: &[(&str, &str)]) -> Self {
-            Self(files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect())
+            Self(
+                files
+                    .iter()
+                    .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
+                    .collect(),
+            )
         }
 
         fn with(&self, path: &str, text: &str) -> Self {
@@ -100,7 +126,11 @@ mod tests {
             let id = |text: &str| hex_digest(&Sha256::digest(text)).replace("sha256:", "");
             let mut listing = String::new();
             for (path, text) in &self.0 {
-                let mode = if text.starts_with("->") { "120000" } else { "100644" };
+                let mode = if text.starts_with("->") {
+                    "120000"
+                } else {
+                    "100644"
+                };
                 writeln!(listing, "{mode} blob {} {}\t{path}", id(text), text.len()).unwrap();
             }
             let listing = listing.replace('\n', "\0");
@@ -109,7 +139,10 @@ mod tests {
             loop {
                 match content(&tree, subject, &known) {
                     Content::Missing(missing) => {
-                        assert!(missing.iter().all(|key| !known.contains_key(key)), "it is asked twice: {missing:?}");
+                        assert!(
+                            missing.iter().all(|key| !known.contains_key(key)),
+                            "it is asked twice: {missing:?}"
+                        );
                         for (of, ask) in missing {
                             let text = self.0.values().find(|text| id(text) == of).unwrap();
                             let blob = understood(&ask, text.trim_start_matches("->").as_bytes());
@@ -130,13 +163,19 @@ mod tests {
     }
 
     fn at(path: &str) -> Subject {
-        Subject { path: path.into(), ..Subject::default() }
+        Subject {
+            path: path.into(),
+            ..Subject::default()
+        }
     }
 
     fn repo() -> Repo {
         Repo::of(&[
             ("README.md", "r"),
-            ("stacks/app/main.tf", "module \"a\" { source = \"../../modules/a\" }\n"),
+            (
+                "stacks/app/main.tf",
+                "module \"a\" { source = \"../../modules/a\" }\n",
+            ),
             ("stacks/app/files/policy.json", "{}"),
             ("stacks/app-old/main.tf", "# old\n"),
             ("stacks/app/prod.tfvars", "x = 1\n"),
@@ -152,15 +191,30 @@ mod tests {
     fn directory_and_transitive_modules_are_relevant() {
         let (repo, app) = (repo(), at("./stacks/app/"));
         let digest = repo.digest(&app);
-        for path in ["stacks/app/main.tf", "stacks/app/files/policy.json", "modules/a/main.tf", "modules/b/templates/t.tpl"] {
+        for path in [
+            "stacks/app/main.tf",
+            "stacks/app/files/policy.json",
+            "modules/a/main.tf",
+            "modules/b/templates/t.tpl",
+        ] {
             let text = repo.0[path].clone() + "# changed\n";
             assert_ne!(repo.with(path, &text).digest(&app), digest, "{path}");
         }
         // Burrito 11.10: `stacks/app-old` is not part of `stacks/app`.
-        for path in ["README.md", "stacks/app-old/main.tf", "modules/c/main.tf", "env/common.tfvars", "stacks/new/main.tf"] {
+        for path in [
+            "README.md",
+            "stacks/app-old/main.tf",
+            "modules/c/main.tf",
+            "env/common.tfvars",
+            "stacks/new/main.tf",
+        ] {
             assert_eq!(repo.with(path, "other").digest(&app), digest, "{path}");
         }
-        assert_ne!(repo.with("stacks/app/new.tf", "").digest(&app), digest, "a new file");
+        assert_ne!(
+            repo.with("stacks/app/new.tf", "").digest(&app),
+            digest,
+            "a new file"
+        );
         assert_ne!(repo.digest(&at(".")), digest);
     }
 
@@ -169,10 +223,16 @@ mod tests {
     fn deletions_and_renames_are_relevant() {
         let (repo, app) = (repo(), at("stacks/app"));
         let digest = repo.digest(&app);
-        for path in ["stacks/app/prod.tfvars", "modules/b/templates/t.tpl", "modules/b/main.tf"] {
+        for path in [
+            "stacks/app/prod.tfvars",
+            "modules/b/templates/t.tpl",
+            "modules/b/main.tf",
+        ] {
             assert_ne!(repo.without(path).digest(&app), digest, "{path}");
         }
-        let renamed = repo.without("stacks/app/prod.tfvars").with("stacks/app/production.tfvars", "x = 1\n");
+        let renamed = repo
+            .without("stacks/app/prod.tfvars")
+            .with("stacks/app/production.tfvars", "x = 1\n");
         assert_ne!(renamed.digest(&app), digest);
         assert_eq!(repo.without("modules/c/main.tf").digest(&app), digest);
     }
@@ -184,12 +244,19 @@ mod tests {
         let repo = repo();
         let subject = Subject {
             path: "stacks/app".into(),
-            variable_files: vec!["../../env/common.tfvars".into(), "../../../etc/passwd".into()],
+            variable_files: vec![
+                "../../env/common.tfvars".into(),
+                "../../../etc/passwd".into(),
+            ],
             triggers: vec!["modules/c/**".into(), "*.md".into()],
         };
         let digest = repo.digest(&subject);
         for path in ["env/common.tfvars", "modules/c/main.tf", "README.md"] {
-            assert_ne!(repo.with(path, "changed").digest(&subject), digest, "{path}");
+            assert_ne!(
+                repo.with(path, "changed").digest(&subject),
+                digest,
+                "{path}"
+            );
         }
         assert_eq!(repo.with("env/other.tfvars", "").digest(&subject), digest);
     }
@@ -208,19 +275,34 @@ mod tests {
         for app in ["stacks/app", "live/app"] {
             let app = at(app);
             let digest = repo.digest(&app);
-            for path in ["shared/common.tf", "modules/c/main.tf", "stacks/app/s/main.tf"] {
+            for path in [
+                "shared/common.tf",
+                "modules/c/main.tf",
+                "stacks/app/s/main.tf",
+            ] {
                 assert_ne!(repo.with(path, "changed").digest(&app), digest, "{path}");
             }
-            assert_eq!(repo.with("shared/s/main.tf", "changed").digest(&app), digest, "a link's code is where the link is");
+            assert_eq!(
+                repo.with("shared/s/main.tf", "changed").digest(&app),
+                digest,
+                "a link's code is where the link is"
+            );
         }
     }
 
     #[test]
     fn unknown_references_make_everything_relevant() {
         let app = at("stacks/app");
-        for text in ["module \"x\" { source = \"./${var.x}\" }", "module \"x\" {", &format!("# {}", "x".repeat(300 << 10))] {
+        for text in [
+            "module \"x\" { source = \"./${var.x}\" }",
+            "module \"x\" {",
+            &format!("# {}", "x".repeat(300 << 10)),
+        ] {
             let repo = repo().with("stacks/app/more.tf", text);
-            assert_ne!(repo.with("README.md", "changed").digest(&app), repo.digest(&app));
+            assert_ne!(
+                repo.with("README.md", "changed").digest(&app),
+                repo.digest(&app)
+            );
         }
     }
 
@@ -239,7 +321,10 @@ mod tests {
                 "live/vpc/terragrunt.hcl",
                 "include \"root\" { path = find_in_parent_folders(\"root.hcl\") }\nterraform { source = \"../../modules//vpc\" }",
             ),
-            ("modules/vpc/main.tf", "module \"n\" { source = \"../net\" }"),
+            (
+                "modules/vpc/main.tf",
+                "module \"n\" { source = \"../net\" }",
+            ),
             ("modules/net/main.tf", ""),
             ("modules/tags/main.tf", ""),
             ("live/db/terragrunt.hcl", ""),
@@ -258,30 +343,52 @@ mod tests {
             let text = repo.0[path].clone() + "\n";
             assert_ne!(repo.with(path, &text).digest(&vpc), digest, "{path}");
         }
-        assert_eq!(repo.with("live/db/terragrunt.hcl", "\n").digest(&vpc), digest);
-        let unknown = repo.with("live/account.hcl", "locals { x = read_terragrunt_config(\"${local.region}.hcl\") }");
-        assert_ne!(unknown.with("live/db/terragrunt.hcl", "\n").digest(&vpc), unknown.digest(&vpc), "nobody knows what is read");
+        assert_eq!(
+            repo.with("live/db/terragrunt.hcl", "\n").digest(&vpc),
+            digest
+        );
+        let unknown = repo.with(
+            "live/account.hcl",
+            "locals { x = read_terragrunt_config(\"${local.region}.hcl\") }",
+        );
+        assert_ne!(
+            unknown.with("live/db/terragrunt.hcl", "\n").digest(&vpc),
+            unknown.digest(&vpc),
+            "nobody knows what is read"
+        );
     }
 
     #[test]
     fn missing_directory_is_reported() {
         let repo = repo();
         for (path, said) in [
-            ("stack", "stack is not in the repository; at its top it has: env, modules, stacks"),
+            (
+                "stack",
+                "stack is not in the repository; at its top it has: env, modules, stacks",
+            ),
             ("README.md", "README.md is no directory of the repository"),
             ("../x", "../x leads out of the repository"),
         ] {
-            let Content::NotThere(why) = repo.content(&at(path)) else { panic!("{path}") };
+            let Content::NotThere(why) = repo.content(&at(path)) else {
+                panic!("{path}")
+            };
             assert!(why.starts_with(said), "{why}");
         }
-        assert!(matches!(Repo::of(&[]).content(&at(".")), Content::NotThere(_)));
+        assert!(matches!(
+            Repo::of(&[]).content(&at(".")),
+            Content::NotThere(_)
+        ));
     }
 
     #[test]
     fn submodule_counts_as_its_commit() {
         let tree = |id: char| {
             let id = id.to_string().repeat(40);
-            Tree::parse(format!("100644 blob {id} 1\t.gitmodules\0160000 commit {id} -\tmodules/m\0").as_bytes()).unwrap()
+            Tree::parse(
+                format!("100644 blob {id} 1\t.gitmodules\0160000 commit {id} -\tmodules/m\0")
+                    .as_bytes(),
+            )
+            .unwrap()
         };
         let of = |id, path: &str| content(&tree(id), &at(path), &Known::new());
         for path in ["modules/m", "modules/m/deep"] {

@@ -16,11 +16,20 @@ const START: Duration = Duration::from_secs(60);
 /// First wait between checks of a repository that does not respond; its own interval is the maximum.
 const FIRST: Duration = Duration::from_secs(10);
 /// Backoff for a ref with a transient failure.
-const OF_TRANSIENT: Backoff = Backoff { base: FIRST, cap: Duration::from_secs(300) };
+const OF_TRANSIENT: Backoff = Backoff {
+    base: FIRST,
+    cap: Duration::from_secs(300),
+};
 /// Backoff for a ref with a failure that needs a person.
-const OF_OTHERS: Backoff = Backoff { base: FIRST, cap: Duration::from_secs(3600) };
+const OF_OTHERS: Backoff = Backoff {
+    base: FIRST,
+    cap: Duration::from_secs(3600),
+};
 /// Backoff for failed status writes.
-const OF_WRITES: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) };
+const OF_WRITES: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    cap: Duration::from_secs(60),
+};
 
 /// Consecutive failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +41,10 @@ pub struct Tries {
 
 impl Tries {
     pub fn more(before: Option<Self>, at: Timestamp) -> Self {
-        Self { at, times: before.map_or(0, |before| before.times).saturating_add(1) }
+        Self {
+            at,
+            times: before.map_or(0, |before| before.times).saturating_add(1),
+        }
     }
 }
 
@@ -64,13 +76,24 @@ pub struct Answer {
 
 impl Answer {
     pub fn new(layer: &Layer, subject: Subject) -> Self {
-        Self { of: layer.of.clone(), subject, source: layer.source.clone() }
+        Self {
+            of: layer.of.clone(),
+            subject,
+            source: layer.source.clone(),
+        }
     }
 }
 
 impl Memory {
     pub const fn new(started: Timestamp) -> Self {
-        Self { started, looked: None, failed: None, unwritten: None, refs: BTreeMap::new(), answered: BTreeMap::new() }
+        Self {
+            started,
+            looked: None,
+            failed: None,
+            unwritten: None,
+            refs: BTreeMap::new(),
+            answered: BTreeMap::new(),
+        }
     }
 
     /// Records layers seen for the first time: a status for the current spec counts as an answer to the current
@@ -78,10 +101,14 @@ impl Memory {
     pub fn meets(&mut self, view: &View) {
         let defaults = &view.repository.spec.defaults;
         for layer in view.layers.iter().filter(|layer| layer.is_current()) {
-            self.answered.entry(layer.key.clone()).or_insert_with(|| Answer::new(layer, layer.subject(defaults)));
+            self.answered
+                .entry(layer.key.clone())
+                .or_insert_with(|| Answer::new(layer, layer.subject(defaults)));
         }
-        self.answered.retain(|key, _| view.layers.iter().any(|layer| layer.key == *key));
-        self.refs.retain(|name, _| view.layers.iter().any(|layer| layer.git_ref == *name));
+        self.answered
+            .retain(|key, _| view.layers.iter().any(|layer| layer.key == *key));
+        self.refs
+            .retain(|name, _| view.layers.iter().any(|layer| layer.git_ref == *name));
     }
 
     /// Whether the layer's current request was answered and its status is unchanged.
@@ -89,7 +116,9 @@ impl Memory {
         let defaults = &view.repository.spec.defaults;
         let answer = self.answered.get(&layer.key);
         answer.is_some_and(|answer| {
-            answer.of == layer.of && answer.source == layer.source && answer.subject == layer.subject(defaults)
+            answer.of == layer.of
+                && answer.source == layer.source
+                && answer.subject == layer.subject(defaults)
         })
     }
 }
@@ -134,7 +163,10 @@ pub enum Due {
 pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
     let spec = &view.repository.spec;
     if let Some(tries) = memory.unwritten {
-        let then = later(tries.at, OF_WRITES.spread(tries.times, hash(view.uid(), u64::from(tries.times))));
+        let then = later(
+            tries.at,
+            OF_WRITES.spread(tries.times, hash(view.uid(), u64::from(tries.times))),
+        );
         if then > now {
             return Due::At(then);
         }
@@ -143,16 +175,28 @@ pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
         return Due::Never;
     }
     let status = view.repository.status.as_ref();
-    if view.request() != status.and_then(|status| status.last_handled_reconcile.as_ref()) && view.request().is_some() {
+    if view.request() != status.and_then(|status| status.last_handled_reconcile.as_ref())
+        && view.request().is_some()
+    {
         return Due::Now(Cause::Request);
     }
     if status.and_then(|status| status.observed_generation) != view.repository.metadata.generation {
         return Due::Now(Cause::Spec);
     }
     if let Some(tries) = memory.failed {
-        let backoff = Backoff { base: FIRST, cap: spec.interval.0.max(FIRST) };
-        let then = later(tries.at, backoff.spread(tries.times, hash(view.uid(), u64::from(tries.times))));
-        return if then > now { Due::At(then) } else { Due::Now(Cause::Interval) };
+        let backoff = Backoff {
+            base: FIRST,
+            cap: spec.interval.0.max(FIRST),
+        };
+        let then = later(
+            tries.at,
+            backoff.spread(tries.times, hash(view.uid(), u64::from(tries.times))),
+        );
+        return if then > now {
+            Due::At(then)
+        } else {
+            Due::Now(Cause::Interval)
+        };
     }
     let mut next = next_look(view, memory);
     if next <= now {
@@ -162,7 +206,10 @@ pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
         match status.and_then(|status| status.refs.iter().find(|known| known.name == name)) {
             None => return Due::Now(Cause::Layer),
             Some(RefStatus { failure: None, .. }) => {
-                if view.of_ref(name).any(|layer| !memory.has_answered(layer, view)) {
+                if view
+                    .of_ref(name)
+                    .any(|layer| !memory.has_answered(layer, view))
+                {
                     return Due::Now(Cause::Layer);
                 }
             }
@@ -180,13 +227,21 @@ pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
 
 /// Whether a ref is checked: always if it did not fail, otherwise when its retry is due.
 pub fn is_tried(known: &RefStatus, memory: &Memory, cause: Cause, now: Timestamp) -> bool {
-    known.failure.is_none() || matches!(cause, Cause::Request | Cause::Spec) || retry(known, memory) <= now
+    known.failure.is_none()
+        || matches!(cause, Cause::Request | Cause::Spec)
+        || retry(known, memory) <= now
 }
 
 /// When a failed ref is retried: immediately after a restart, since the time of the failure is in memory only.
 fn retry(known: &RefStatus, memory: &Memory) -> Timestamp {
-    let (Some(failure), Some(tries)) = (&known.failure, memory.refs.get(&known.name)) else { return Timestamp::MIN };
-    let backoff = if failure.class == FailureClass::Transient { OF_TRANSIENT } else { OF_OTHERS };
+    let (Some(failure), Some(tries)) = (&known.failure, memory.refs.get(&known.name)) else {
+        return Timestamp::MIN;
+    };
+    let backoff = if failure.class == FailureClass::Transient {
+        OF_TRANSIENT
+    } else {
+        OF_OTHERS
+    };
     later(tries.at, backoff.after(failure.times))
 }
 
@@ -195,23 +250,41 @@ fn next_look(view: &View, memory: &Memory) -> Timestamp {
     let interval = view.repository.spec.interval.0;
     let Some(looked) = memory.looked else {
         // Known repositories can wait while new ones are checked.
-        let has_refs = view.repository.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
+        let has_refs = view
+            .repository
+            .status
+            .as_ref()
+            .is_some_and(|status| !status.conditions.is_empty());
         let spread = u64::try_from(interval.min(START).as_millis()).unwrap_or(u64::MAX);
-        let wait = if has_refs { hash(view.uid(), 0) % spread.max(1) } else { 0 };
+        let wait = if has_refs {
+            hash(view.uid(), 0) % spread.max(1)
+        } else {
+            0
+        };
         return later(memory.started, Duration::from_millis(wait));
     };
-    let tenths = 900 + hash(view.uid(), u64::try_from(looked.as_second()).unwrap_or_default()) % 201;
-    later(looked, interval.saturating_mul(u32::try_from(tenths).unwrap_or(1000)) / 1000)
+    let tenths = 900
+        + hash(
+            view.uid(),
+            u64::try_from(looked.as_second()).unwrap_or_default(),
+        ) % 201;
+    later(
+        looked,
+        interval.saturating_mul(u32::try_from(tenths).unwrap_or(1000)) / 1000,
+    )
 }
 
 /// A number derived from a UID and another number.
 fn hash(uid: &str, n: u64) -> u64 {
     let digest = Sha256::digest(format!("{uid} {n}"));
-    digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+    digest
+        .first_chunk::<8>()
+        .map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
 pub(crate) fn later(at: Timestamp, wait: Duration) -> Timestamp {
-    at.checked_add(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
+    at.checked_add(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX))
+        .unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]
@@ -229,15 +302,21 @@ mod tests {
     /// A repository with a one-minute interval and a layer on `main`, its status, and whether the layer has a source.
     fn view(spec: &Value, status: Value, source: bool) -> View {
         let mut all = json!({"url": "https://h/r", "interval": "1m"});
-        all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        all.as_object_mut()
+            .unwrap()
+            .extend(spec.as_object().unwrap().clone());
         let mut repository = TerraformRepository::new("r", serde_json::from_value(all).unwrap());
         let meta = &mut repository.metadata;
         (meta.namespace, meta.uid, meta.generation) = (Some("a".into()), Some("u".into()), Some(1));
         repository.status = serde_json::from_value(status).unwrap();
-        let mut layer = TerraformLayer::new("l", serde_json::from_value(json!({"repository": {"name": "r"}})).unwrap());
+        let mut layer = TerraformLayer::new(
+            "l",
+            serde_json::from_value(json!({"repository": {"name": "r"}})).unwrap(),
+        );
         layer.metadata.namespace = Some("a".into());
         if source {
-            let source = json!({"source": {"of": layer.source_of(), "revision": "a", "content": "x"}});
+            let source =
+                json!({"source": {"of": layer.source_of(), "revision": "a", "content": "x"}});
             layer.status = serde_json::from_value(source).unwrap();
         }
         let mut follow = Follow::default();
@@ -259,7 +338,10 @@ mod tests {
     }
 
     fn memory(view: &View) -> Memory {
-        let mut memory = Memory { looked: Some(at(0)), ..Memory::new(at(-1000)) };
+        let mut memory = Memory {
+            looked: Some(at(0)),
+            ..Memory::new(at(-1000))
+        };
         memory.meets(view);
         memory
     }
@@ -276,7 +358,10 @@ mod tests {
         let view = view(&json!({}), known(), true);
         let mut seen = std::collections::BTreeSet::new();
         for second in 0..50 {
-            let memory = Memory { looked: Some(at(second * 60)), ..memory(&view) };
+            let memory = Memory {
+                looked: Some(at(second * 60)),
+                ..memory(&view)
+            };
             let then = due(&view, &memory, at(second * 60));
             let wait = seconds(then) - f64::from(i32::try_from(second * 60).unwrap());
             assert!((54.0..=66.0).contains(&wait), "{wait}");
@@ -284,13 +369,19 @@ mod tests {
             seen.insert((wait * 1000.0).round().to_string());
         }
         assert!(seen.len() > 20, "{seen:?}");
-        assert_eq!(due(&view, &memory(&view), at(67)), Due::Now(Cause::Interval));
+        assert_eq!(
+            due(&view, &memory(&view), at(67)),
+            Due::Now(Cause::Interval)
+        );
     }
 
     #[test]
     fn after_a_start_new_repositories_are_checked_first() {
         let new = view(&json!({}), json!({"observedGeneration": 1}), false);
-        assert_eq!(due(&new, &Memory::new(at(0)), at(0)), Due::Now(Cause::Interval));
+        assert_eq!(
+            due(&new, &Memory::new(at(0)), at(0)),
+            Due::Now(Cause::Interval)
+        );
         let known = view(&json!({}), known(), true);
         let mut memory = Memory::new(at(0));
         memory.meets(&known);
@@ -305,12 +396,16 @@ mod tests {
         let mut view_ = view(&json!({}), known(), true);
         assert!(matches!(due(&view_, &memory(&view_), now), Due::At(_)));
         let mut requested = (*view_.repository).clone();
-        requested.metadata.annotations = Some([(names::RECONCILE.to_owned(), "1".to_owned())].into());
+        requested.metadata.annotations =
+            Some([(names::RECONCILE.to_owned(), "1".to_owned())].into());
         view_.repository = std::sync::Arc::new(requested.clone());
         assert_eq!(due(&view_, &memory(&view_), now), Due::Now(Cause::Request));
         requested.status.as_mut().unwrap().last_handled_reconcile = Some("1".into());
         view_.repository = std::sync::Arc::new(requested);
-        assert!(matches!(due(&view_, &memory(&view_), now), Due::At(_)), "it is answered");
+        assert!(
+            matches!(due(&view_, &memory(&view_), now), Due::At(_)),
+            "it is answered"
+        );
 
         let mut older = known();
         older["observedGeneration"] = json!(0);
@@ -319,18 +414,36 @@ mod tests {
         let mut without = known();
         without["refs"] = json!([]);
         let without = view(&json!({}), without, false);
-        assert_eq!(due(&without, &memory(&without), now), Due::Now(Cause::Layer));
+        assert_eq!(
+            due(&without, &memory(&without), now),
+            Due::Now(Cause::Layer)
+        );
         let fresh = view(&json!({}), known(), false);
         assert_eq!(due(&fresh, &memory(&fresh), now), Due::Now(Cause::Layer));
         let mut memory_ = memory(&fresh);
         let layer = &fresh.layers[0];
         let answer = Answer::new(layer, layer.subject(&fresh.repository.spec.defaults));
         memory_.answered.insert(layer.key.clone(), answer);
-        assert!(matches!(due(&fresh, &memory_, now), Due::At(_)), "what was answered is not asked in a circle");
+        assert!(
+            matches!(due(&fresh, &memory_, now), Due::At(_)),
+            "what was answered is not asked in a circle"
+        );
         let late = view(&json!({}), known(), true);
-        assert_eq!(due(&late, &memory_, now), Due::Now(Cause::Layer), "it says something else than it was told");
-        let other = view(&json!({"defaults": {"variableFiles": [{"path": "x.tfvars"}]}}), known(), true);
-        assert_eq!(due(&other, &memory(&late), now), Due::Now(Cause::Layer), "other settings");
+        assert_eq!(
+            due(&late, &memory_, now),
+            Due::Now(Cause::Layer),
+            "it says something else than it was told"
+        );
+        let other = view(
+            &json!({"defaults": {"variableFiles": [{"path": "x.tfvars"}]}}),
+            known(),
+            true,
+        );
+        assert_eq!(
+            due(&other, &memory(&late), now),
+            Due::Now(Cause::Layer),
+            "other settings"
+        );
     }
 
     #[test]
@@ -345,10 +458,16 @@ mod tests {
     fn unreachable_repository_is_retried_forever() {
         let view = view(&json!({}), known(), true);
         for times in [1, 2, 3, 10, 1000, u32::MAX] {
-            let memory = Memory { failed: Some(Tries { at: at(0), times }), ..memory(&view) };
+            let memory = Memory {
+                failed: Some(Tries { at: at(0), times }),
+                ..memory(&view)
+            };
             let wait = seconds(due(&view, &memory, at(0)));
             let most = 10.0 * 2f64.powi(i32::try_from(times.min(10)).unwrap() - 1);
-            assert!(wait >= most.min(60.0) / 2.0 && wait <= most.min(60.0), "{times}: {wait}");
+            assert!(
+                wait >= most.min(60.0) / 2.0 && wait <= most.min(60.0),
+                "{times}: {wait}"
+            );
             assert_eq!(due(&view, &memory, at(61)), Due::Now(Cause::Interval));
         }
     }
@@ -356,22 +475,46 @@ mod tests {
     /// Burrito 11.12: a failing ref was requested every ten seconds forever.
     #[test]
     fn failing_ref_backs_off() {
-        let rows = [("Configuration", 1, 10), ("Configuration", 3, 40), ("Transient", 30, 300), ("Configuration", 30, 3600)];
+        let rows = [
+            ("Configuration", 1, 10),
+            ("Configuration", 3, 40),
+            ("Transient", 30, 300),
+            ("Configuration", 30, 3600),
+        ];
         for (class, times, wait) in rows {
             let view = view(&json!({"interval": "24h"}), failing(class, times), true);
             let mut memory = memory(&view);
-            memory.refs.insert("main".into(), Tries { at: at(0), times: 1 });
-            assert_eq!(due(&view, &memory, at(0)), Due::At(at(wait)), "{class} {times}");
+            memory.refs.insert(
+                "main".into(),
+                Tries {
+                    at: at(0),
+                    times: 1,
+                },
+            );
+            assert_eq!(
+                due(&view, &memory, at(0)),
+                Due::At(at(wait)),
+                "{class} {times}"
+            );
             assert_eq!(due(&view, &memory, at(wait)), Due::Now(Cause::Retry));
             let known = &view.repository.status.as_ref().unwrap().refs[0];
-            assert!(!is_tried(known, &memory, Cause::Interval, at(wait - 1)) && is_tried(known, &memory, Cause::Request, at(0)));
+            assert!(
+                !is_tried(known, &memory, Cause::Interval, at(wait - 1))
+                    && is_tried(known, &memory, Cause::Request, at(0))
+            );
         }
     }
 
     #[test]
     fn failed_write_is_retried_with_backoff() {
         let view = view(&json!({}), json!({}), false);
-        let memory = Memory { unwritten: Some(Tries { at: at(0), times: 1 }), ..memory(&view) };
+        let memory = Memory {
+            unwritten: Some(Tries {
+                at: at(0),
+                times: 1,
+            }),
+            ..memory(&view)
+        };
         assert!((0.5..=1.0).contains(&seconds(due(&view, &memory, at(0)))));
         assert_eq!(due(&view, &memory, at(1)), Due::Now(Cause::Spec));
     }

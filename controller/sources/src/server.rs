@@ -30,7 +30,12 @@ pub type Reply<'a, T> = BoxFuture<'a, Result<T, Problem>>;
 /// Access to repositories.
 pub trait Git: Send + Sync {
     /// Opens a repository, with the name and data of its Secret.
-    fn reach<'a>(&'a self, view: &'a View, secret: Option<(String, Data)>, now: Timestamp) -> Reply<'a, Box<dyn Remote>>;
+    fn reach<'a>(
+        &'a self,
+        view: &'a View,
+        secret: Option<(String, Data)>,
+        now: Timestamp,
+    ) -> Reply<'a, Box<dyn Remote>>;
     /// Drops everything stored of a repository.
     fn forget(&self, uid: &str);
     /// Deletes stored data beyond the limits.
@@ -48,7 +53,11 @@ pub trait Remote: Send + Sync {
     /// The object of a fetched commit.
     fn commit<'a>(&'a self, commit: &'a str) -> Reply<'a, Vec<u8>>;
     /// Reads blobs of a fetched commit, each in the requested form, into `known`.
-    fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> Reply<'a, ()>;
+    fn blobs<'a>(
+        &'a self,
+        wanted: &'a BTreeSet<(String, Ask)>,
+        known: &'a mut Known,
+    ) -> Reply<'a, ()>;
     /// Packs the snapshot of a fetched commit, including LFS files and submodules.
     fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> Reply<'a, NamedTempFile>;
 }
@@ -74,8 +83,15 @@ struct Server {
 }
 
 impl Git for Servers {
-    fn reach<'a>(&'a self, view: &'a View, secret: Option<(String, Data)>, now: Timestamp) -> Reply<'a, Box<dyn Remote>> {
-        Box::pin(async move { Ok(Box::new(self.server(view, secret, now).await?) as Box<dyn Remote>) })
+    fn reach<'a>(
+        &'a self,
+        view: &'a View,
+        secret: Option<(String, Data)>,
+        now: Timestamp,
+    ) -> Reply<'a, Box<dyn Remote>> {
+        Box::pin(
+            async move { Ok(Box::new(self.server(view, secret, now).await?) as Box<dyn Remote>) },
+        )
     }
 
     fn forget(&self, uid: &str) {
@@ -88,23 +104,44 @@ impl Git for Servers {
 }
 
 impl Servers {
-    async fn server(&self, view: &View, secret: Option<(String, Data)>, now: Timestamp) -> Result<Server, Problem> {
-        let url = Url::parse(&view.repository.spec.url).ok_or(FetchError::<GitError>::IllegalUrl)?;
-        let Access { mut login, app } = credentials::access(&url, secret.as_ref().map(|(name, data)| (name.as_str(), data)))?;
+    async fn server(
+        &self,
+        view: &View,
+        secret: Option<(String, Data)>,
+        now: Timestamp,
+    ) -> Result<Server, Problem> {
+        let url =
+            Url::parse(&view.repository.spec.url).ok_or(FetchError::<GitError>::IllegalUrl)?;
+        let Access { mut login, app } = credentials::access(
+            &url,
+            secret.as_ref().map(|(name, data)| (name.as_str(), data)),
+        )?;
         if let Some(app) = &app {
-            let token = self.tokens.token(app, &url, login.authority.as_deref(), now).await?;
-            login.http = Some(source::Credentials::Basic("x-access-token".to_owned(), token));
+            let token = self
+                .tokens
+                .token(app, &url, login.authority.as_deref(), now)
+                .await?;
+            login.http = Some(source::Credentials::Basic(
+                "x-access-token".to_owned(),
+                token,
+            ));
         }
         let git = self.git.without(login.secrets());
         let logins = [login];
-        let mut repository = Repository::new::<GitError>(url.as_str(), "HEAD")?.with_logins::<GitError>(&logins)?;
+        let mut repository =
+            Repository::new::<GitError>(url.as_str(), "HEAD")?.with_logins::<GitError>(&logins)?;
         let [login] = &logins;
         let fault = |error: std::io::Error| {
-            Problem::new(Reason::AgentFault, format!("the request to the server cannot be encoded: {error}"))
+            Problem::new(
+                Reason::AgentFault,
+                format!("the request to the server cannot be encoded: {error}"),
+            )
         };
         let mut keys = None;
         if login.identity.is_some() {
-            let dir = self.private.join(format!("keys-{:016x}", rand::random::<u64>()));
+            let dir = self
+                .private
+                .join(format!("keys-{:016x}", rand::random::<u64>()));
             keys = Some(SshFiles::create(&dir, &logins).map_err(fault)?);
             repository = repository.with_ssh(dir);
         }
@@ -134,7 +171,12 @@ impl Server {
     }
 
     fn mirror(&self) -> Mirror<'_> {
-        Mirror { mirrors: &self.mirrors, uid: &self.uid, git: &self.git, env: self.env() }
+        Mirror {
+            mirrors: &self.mirrors,
+            uid: &self.uid,
+            git: &self.git,
+            env: self.env(),
+        }
     }
 }
 
@@ -150,12 +192,18 @@ impl Remote for Server {
                 patterns.push("HEAD".to_owned());
             }
             let url = self.url();
-            let args: Vec<&str> =
-                ["ls-remote", "--quiet", "--", url].into_iter().chain(patterns.iter().map(String::as_str)).collect();
-            let output = self.git.output(&args, &self.env(), &self.private, Vec::new(), MAX_REFS).await;
+            let args: Vec<&str> = ["ls-remote", "--quiet", "--", url]
+                .into_iter()
+                .chain(patterns.iter().map(String::as_str))
+                .collect();
+            let output = self
+                .git
+                .output(&args, &self.env(), &self.private, Vec::new(), MAX_REFS)
+                .await;
             let output = output.map_err(|error| Problem::from(&error))?;
             if output.ended.code != 0 {
-                let error: FetchError<GitError> = source::git_errors::refused(url, "HEAD", &output.ended);
+                let error: FetchError<GitError> =
+                    source::git_errors::refused(url, "HEAD", &output.ended);
                 return Err(error.into());
             }
             Ok(Listing::parse(&String::from_utf8_lossy(&output.stdout)))
@@ -174,7 +222,11 @@ impl Remote for Server {
         Box::pin(async move { self.mirror().commit(commit).await })
     }
 
-    fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> Reply<'a, ()> {
+    fn blobs<'a>(
+        &'a self,
+        wanted: &'a BTreeSet<(String, Ask)>,
+        known: &'a mut Known,
+    ) -> Reply<'a, ()> {
         Box::pin(async move { self.mirror().blobs(wanted, known).await })
     }
 

@@ -35,7 +35,11 @@ pub struct Settings {
     #[arg(long, env = "PAWL_SOURCES_SWEEP_INTERVAL", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
     pub sweep_interval: u64,
     /// ClusterRole that lets this process read Secrets in namespaces that bind it; named in messages.
-    #[arg(long, env = "PAWL_SOURCES_SECRETS_ROLE", default_value = "pawl-sources-secrets")]
+    #[arg(
+        long,
+        env = "PAWL_SOURCES_SECRETS_ROLE",
+        default_value = "pawl-sources-secrets"
+    )]
     pub secrets_role: String,
     /// Certificate authorities for Git servers in addition to those of the image, PEM. The authority in a Secret
     /// applies only to its host.
@@ -52,9 +56,18 @@ pub struct Settings {
 impl Settings {
     /// The namespaces to watch; `None` means all.
     pub fn scopes(&self) -> Vec<Option<String>> {
-        let mut named: Vec<&str> = self.watch_namespaces.iter().map(|n| n.trim()).filter(|n| !n.is_empty()).collect();
+        let mut named: Vec<&str> = self
+            .watch_namespaces
+            .iter()
+            .map(|n| n.trim())
+            .filter(|n| !n.is_empty())
+            .collect();
         named.sort_unstable();
         named.dedup();
-        if named.is_empty() { vec![None] } else { named.into_iter().map(|n| Some(n.to_owned())).collect() }
+        if named.is_empty() {
+            vec![None]
+        } else {
+            named.into_iter().map(|n| Some(n.to_owned())).collect()
+        }
     }
 }

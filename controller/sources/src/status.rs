@@ -57,7 +57,11 @@ pub fn next(
     step: impl Fn(&Problem) -> String,
     now: Timestamp,
 ) -> TerraformRepositoryStatus {
-    let refs: Vec<RefStatus> = look.refs.iter().filter_map(|(name, seen)| reference(old, name, seen, &step, now)).collect();
+    let refs: Vec<RefStatus> = look
+        .refs
+        .iter()
+        .filter_map(|(name, seen)| reference(old, name, seen, &step, now))
+        .collect();
     let mut status = TerraformRepositoryStatus {
         observed_generation: look.generation,
         conditions: old.conditions.clone(),
@@ -65,14 +69,38 @@ pub fn next(
         last_handled_reconcile: look.request.clone(),
     };
     let mut set = |type_: &str, is: bool, reason: &str, message: &str| {
-        conditions::set(&mut status.conditions, type_, Some(is), reason, message, look.generation, now);
+        conditions::set(
+            &mut status.conditions,
+            type_,
+            Some(is),
+            reason,
+            message,
+            look.generation,
+            now,
+        );
     };
     match &look.failed {
-        None => set(conditions::SYNCED, true, ANSWERED, "the last check was answered"),
-        Some(problem) => set(conditions::SYNCED, false, problem.reason.as_str(), &said(&problem.message, &step(problem))),
+        None => set(
+            conditions::SYNCED,
+            true,
+            ANSWERED,
+            "the last check was answered",
+        ),
+        Some(problem) => set(
+            conditions::SYNCED,
+            false,
+            problem.reason.as_str(),
+            &said(&problem.message, &step(problem)),
+        ),
     }
-    let failing = status.refs.iter().find_map(|known| Some((&known.name, known.failure.as_ref()?)));
-    let unknown = look.refs.iter().find(|(name, _)| !status.refs.iter().any(|known| known.name == *name));
+    let failing = status
+        .refs
+        .iter()
+        .find_map(|known| Some((&known.name, known.failure.as_ref()?)));
+    let unknown = look
+        .refs
+        .iter()
+        .find(|(name, _)| !status.refs.iter().any(|known| known.name == *name));
     match (failing, unknown, &look.failed) {
         (_, Some((name, _)), Some(problem)) => {
             set(
@@ -88,19 +116,53 @@ pub fn next(
             set(conditions::READY, false, &reason, &message);
         }
         _ if look.beyond > 0 => {
-            let message = format!("{} refs beyond the limit of {MAX_REFS} are not followed", look.beyond);
-            set(conditions::READY, false, crds::reason::INVALID_SPEC, &message);
+            let message = format!(
+                "{} refs beyond the limit of {MAX_REFS} are not followed",
+                look.beyond
+            );
+            set(
+                conditions::READY,
+                false,
+                crds::reason::INVALID_SPEC,
+                &message,
+            );
         }
-        _ if look.refs.is_empty() => set(conditions::READY, true, REFS_KNOWN, "no layer names a ref of it yet"),
-        _ => set(conditions::READY, true, REFS_KNOWN, "every ref that a layer names is known"),
+        _ if look.refs.is_empty() => set(
+            conditions::READY,
+            true,
+            REFS_KNOWN,
+            "no layer names a ref of it yet",
+        ),
+        _ => set(
+            conditions::READY,
+            true,
+            REFS_KNOWN,
+            "every ref that a layer names is known",
+        ),
     }
     status
 }
 
-pub fn suspended(old: &TerraformRepositoryStatus, generation: Option<i64>, now: Timestamp) -> TerraformRepositoryStatus {
-    let mut status = TerraformRepositoryStatus { observed_generation: generation, ..old.clone() };
-    let message = "spec.suspend is true: its refs are not checked, and its layers keep their commits";
-    conditions::set(&mut status.conditions, conditions::SYNCED, Some(false), SUSPENDED, message, generation, now);
+pub fn suspended(
+    old: &TerraformRepositoryStatus,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> TerraformRepositoryStatus {
+    let mut status = TerraformRepositoryStatus {
+        observed_generation: generation,
+        ..old.clone()
+    };
+    let message =
+        "spec.suspend is true: its refs are not checked, and its layers keep their commits";
+    conditions::set(
+        &mut status.conditions,
+        conditions::SYNCED,
+        Some(false),
+        SUSPENDED,
+        message,
+        generation,
+        now,
+    );
     status
 }
 
@@ -114,10 +176,18 @@ fn reference(
     let before = old.refs.iter().find(|known| known.name == name);
     match seen {
         Seen::Unseen => before.cloned(),
-        Seen::Same => before.map(|before| RefStatus { failure: None, ..before.clone() }),
+        Seen::Same => before.map(|before| RefStatus {
+            failure: None,
+            ..before.clone()
+        }),
         Seen::At(at) => {
-            let is_same = before.and_then(|before| before.commit.as_ref()).is_some_and(|c| c.revision == at.commit.revision);
-            let since = before.filter(|_| is_same).and_then(|before| before.since.clone()).unwrap_or_else(|| whole_seconds(now));
+            let is_same = before
+                .and_then(|before| before.commit.as_ref())
+                .is_some_and(|c| c.revision == at.commit.revision);
+            let since = before
+                .filter(|_| is_same)
+                .and_then(|before| before.since.clone())
+                .unwrap_or_else(|| whole_seconds(now));
             Some(RefStatus {
                 name: name.to_owned(),
                 commit: Some(at.commit.clone()),
@@ -127,7 +197,10 @@ fn reference(
             })
         }
         Seen::Failed(problem) => {
-            let fresh = RefStatus { name: name.to_owned(), ..RefStatus::default() };
+            let fresh = RefStatus {
+                name: name.to_owned(),
+                ..RefStatus::default()
+            };
             let last = before.and_then(|before| before.failure.as_ref());
             let since = last.map_or_else(|| whole_seconds(now), |last| last.since.clone());
             let failure = RefFailure {
@@ -138,7 +211,10 @@ fn reference(
                 since,
                 times: last.map_or(1, |last| last.times.saturating_add(1).min(MAX_TIMES)),
             };
-            Some(RefStatus { failure: Some(failure), ..before.cloned().unwrap_or(fresh) })
+            Some(RefStatus {
+                failure: Some(failure),
+                ..before.cloned().unwrap_or(fresh)
+            })
         }
     }
 }
@@ -160,11 +236,18 @@ mod tests {
     }
 
     fn commit(revision: &str) -> Commit {
-        Commit { revision: revision.into(), digest: Some("sha256:x".into()), ..Commit::default() }
+        Commit {
+            revision: revision.into(),
+            digest: Some("sha256:x".into()),
+            ..Commit::default()
+        }
     }
 
     fn seen(revision: &str) -> Seen {
-        Seen::At(Box::new(At { commit: commit(revision), took: std::time::Duration::from_millis(1234) }))
+        Seen::At(Box::new(At {
+            commit: commit(revision),
+            took: std::time::Duration::from_millis(1234),
+        }))
     }
 
     fn failed(reason: Reason) -> Seen {
@@ -172,90 +255,212 @@ mod tests {
     }
 
     fn look(refs: &[(&str, Seen)]) -> Look {
-        let refs = refs.iter().map(|(name, seen)| ((*name).to_owned(), seen.clone())).collect();
-        Look { generation: Some(1), refs, ..Look::default() }
+        let refs = refs
+            .iter()
+            .map(|(name, seen)| ((*name).to_owned(), seen.clone()))
+            .collect();
+        Look {
+            generation: Some(1),
+            refs,
+            ..Look::default()
+        }
     }
 
-    fn after(old: &TerraformRepositoryStatus, look: &Look, second: i64) -> TerraformRepositoryStatus {
-        next(old, look, |problem| problem.next_step("ns", "r"), at(second))
+    fn after(
+        old: &TerraformRepositoryStatus,
+        look: &Look,
+        second: i64,
+    ) -> TerraformRepositoryStatus {
+        next(
+            old,
+            look,
+            |problem| problem.next_step("ns", "r"),
+            at(second),
+        )
     }
 
     fn reason<'a>(status: &'a TerraformRepositoryStatus, type_: &str) -> (&'a str, &'a str) {
-        let condition = status.conditions.iter().find(|condition| condition.type_ == type_).unwrap();
+        let condition = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == type_)
+            .unwrap();
         (&condition.status, &condition.reason)
     }
 
     #[test]
     fn check_without_news_keeps_the_status() {
-        let first = after(&TerraformRepositoryStatus::default(), &look(&[("main", seen("a"))]), 0);
+        let first = after(
+            &TerraformRepositoryStatus::default(),
+            &look(&[("main", seen("a"))]),
+            0,
+        );
         assert_eq!(reason(&first, "Ready"), ("True", "RefsKnown"));
         assert_eq!(first.refs[0].took.as_deref(), Some("1.2s"));
         assert_eq!(after(&first, &look(&[("main", Seen::Same)]), 300), first);
-        let down = Look { failed: Some(Problem::new(Reason::SourceUnreachable, "no route")), ..look(&[("main", Seen::Unseen)]) };
+        let down = Look {
+            failed: Some(Problem::new(Reason::SourceUnreachable, "no route")),
+            ..look(&[("main", Seen::Unseen)])
+        };
         let second = after(&first, &down, 600);
         assert_eq!(
             (reason(&second, "Ready"), reason(&second, "Synced")),
             (("True", "RefsKnown"), ("False", "SourceUnreachable"))
         );
-        assert_eq!(after(&second, &down, 900), second, "an outage is written once");
+        assert_eq!(
+            after(&second, &down, 900),
+            second,
+            "an outage is written once"
+        );
         let moved = after(&second, &look(&[("main", seen("b"))]), 1200);
-        assert_eq!((moved.refs[0].since.clone().unwrap().0, reason(&moved, "Synced").0), (at(1200), "True"));
+        assert_eq!(
+            (
+                moved.refs[0].since.clone().unwrap().0,
+                reason(&moved, "Synced").0
+            ),
+            (at(1200), "True")
+        );
     }
 
     /// Burrito 11.12: one failing ref hid the others, and each error overwrote the previous one.
     #[test]
     fn deleted_branch_is_reported_beside_a_good_one() {
-        let first = after(&TerraformRepositoryStatus::default(), &look(&[("dev", seen("d")), ("main", seen("a"))]), 0);
-        let gone = [("dev", failed(Reason::RevisionNotFound)), ("main", seen("b"))];
+        let first = after(
+            &TerraformRepositoryStatus::default(),
+            &look(&[("dev", seen("d")), ("main", seen("a"))]),
+            0,
+        );
+        let gone = [
+            ("dev", failed(Reason::RevisionNotFound)),
+            ("main", seen("b")),
+        ];
         let second = after(&first, &look(&gone), 300);
         assert_eq!(second.refs[1].commit.as_ref().unwrap().revision, "b");
         let dev = &second.refs[0];
-        assert_eq!(dev.commit.as_ref().unwrap().revision, "d", "what is known of it stays");
+        assert_eq!(
+            dev.commit.as_ref().unwrap().revision,
+            "d",
+            "what is known of it stays"
+        );
         let failure = dev.failure.as_ref().unwrap();
-        assert_eq!((failure.class, failure.times, failure.since.0), (FailureClass::Configuration, 1, at(300)));
+        assert_eq!(
+            (failure.class, failure.times, failure.since.0),
+            (FailureClass::Configuration, 1, at(300))
+        );
         assert_eq!(reason(&second, "Ready"), ("False", "RevisionNotFound"));
         assert_eq!(reason(&second, "Synced"), ("True", "Answered"));
-        let ready = &second.conditions.iter().find(|c| c.type_ == "Ready").unwrap().message;
-        assert!(ready.starts_with("dev: there is none; push the ref"), "{ready}");
-        assert_eq!(after(&second, &look(&[("dev", Seen::Unseen), ("main", Seen::Same)]), 600), second);
-        let third = after(&second, &look(&[("dev", failed(Reason::RevisionNotFound)), ("main", Seen::Same)]), 900);
+        let ready = &second
+            .conditions
+            .iter()
+            .find(|c| c.type_ == "Ready")
+            .unwrap()
+            .message;
+        assert!(
+            ready.starts_with("dev: there is none; push the ref"),
+            "{ready}"
+        );
+        assert_eq!(
+            after(
+                &second,
+                &look(&[("dev", Seen::Unseen), ("main", Seen::Same)]),
+                600
+            ),
+            second
+        );
+        let third = after(
+            &second,
+            &look(&[
+                ("dev", failed(Reason::RevisionNotFound)),
+                ("main", Seen::Same),
+            ]),
+            900,
+        );
         let failure = third.refs[0].failure.as_ref().unwrap();
         assert_eq!((failure.times, failure.since.0), (2, at(300)));
-        let back = after(&third, &look(&[("dev", Seen::Same), ("main", Seen::Same)]), 1200);
-        assert_eq!((reason(&back, "Ready").0, &back.refs[0].failure), ("True", &None));
-        assert_eq!(after(&third, &look(&[("main", Seen::Same)]), 1200).refs.len(), 1, "no layer names it any more");
+        let back = after(
+            &third,
+            &look(&[("dev", Seen::Same), ("main", Seen::Same)]),
+            1200,
+        );
+        assert_eq!(
+            (reason(&back, "Ready").0, &back.refs[0].failure),
+            ("True", &None)
+        );
+        assert_eq!(
+            after(&third, &look(&[("main", Seen::Same)]), 1200)
+                .refs
+                .len(),
+            1,
+            "no layer names it any more"
+        );
     }
 
     #[test]
     fn repository_that_never_responded_is_not_ready() {
-        let down = Look { failed: Some(Problem::new(Reason::SourceUnauthorized, "no")), ..look(&[("main", Seen::Unseen)]) };
-        let status = after(&TerraformRepositoryStatus::default(), &Look { request: Some("1".into()), ..down }, 0);
+        let down = Look {
+            failed: Some(Problem::new(Reason::SourceUnauthorized, "no")),
+            ..look(&[("main", Seen::Unseen)])
+        };
+        let status = after(
+            &TerraformRepositoryStatus::default(),
+            &Look {
+                request: Some("1".into()),
+                ..down
+            },
+            0,
+        );
         assert_eq!(reason(&status, "Ready"), ("False", "SourceUnauthorized"));
-        assert_eq!((status.refs.len(), status.last_handled_reconcile.as_deref()), (0, Some("1")));
+        assert_eq!(
+            (status.refs.len(), status.last_handled_reconcile.as_deref()),
+            (0, Some("1"))
+        );
         let empty = after(&TerraformRepositoryStatus::default(), &look(&[]), 0);
         assert_eq!(reason(&empty, "Ready"), ("True", "RefsKnown"));
-        let many = after(&TerraformRepositoryStatus::default(), &Look { beyond: 3, ..look(&[("main", seen("a"))]) }, 0);
+        let many = after(
+            &TerraformRepositoryStatus::default(),
+            &Look {
+                beyond: 3,
+                ..look(&[("main", seen("a"))])
+            },
+            0,
+        );
         assert_eq!(reason(&many, "Ready"), ("False", "InvalidSpec"));
     }
 
     #[test]
     fn messages_keep_within_their_bounds() {
         let long = Problem::new(Reason::HostKeyNotKnown, "é".repeat(2000));
-        let down = Look { failed: Some(long.clone()), ..look(&[("main", Seen::Failed(long))]) };
+        let down = Look {
+            failed: Some(long.clone()),
+            ..look(&[("main", Seen::Failed(long))])
+        };
         let status = after(&TerraformRepositoryStatus::default(), &down, 0);
         for condition in &status.conditions {
             let count = condition.message.chars().count();
-            assert!(count <= 512 && condition.message.contains("known_hosts"), "{count}: {}", condition.message);
+            assert!(
+                count <= 512 && condition.message.contains("known_hosts"),
+                "{count}: {}",
+                condition.message
+            );
         }
         let failure = status.refs[0].failure.as_ref().unwrap();
-        assert!(failure.message.chars().count() <= 1024 && failure.next_step.chars().count() <= 1024);
+        assert!(
+            failure.message.chars().count() <= 1024 && failure.next_step.chars().count() <= 1024
+        );
     }
 
     #[test]
     fn suspension_is_reported_and_refs_are_kept() {
-        let first = after(&TerraformRepositoryStatus::default(), &look(&[("main", seen("a"))]), 0);
+        let first = after(
+            &TerraformRepositoryStatus::default(),
+            &look(&[("main", seen("a"))]),
+            0,
+        );
         let paused = suspended(&first, Some(2), at(10));
-        assert_eq!((reason(&paused, "Synced"), &paused.refs), (("False", "Suspended"), &first.refs));
+        assert_eq!(
+            (reason(&paused, "Synced"), &paused.refs),
+            (("False", "Suspended"), &first.refs)
+        );
         assert_eq!(suspended(&paused, Some(2), at(20)), paused);
     }
 }

@@ -42,10 +42,19 @@ pub trait Snapshots: Send + Sync {
         file: &Path,
     ) -> impl Future<Output = Result<Stored, RequestError>> + Send;
     /// The commits with a stored snapshot.
-    fn list(&self, namespace: &str, uid: &str) -> impl Future<Output = Result<Vec<String>, RequestError>> + Send;
+    fn list(
+        &self,
+        namespace: &str,
+        uid: &str,
+    ) -> impl Future<Output = Result<Vec<String>, RequestError>> + Send;
     /// The revisions that runs of all repositories wait for, as a stream.
     fn wanted(&self) -> impl Future<Output = Result<Lists, RequestError>> + Send;
-    fn delete(&self, namespace: &str, uid: &str, revision: &str) -> impl Future<Output = Result<(), RequestError>> + Send;
+    fn delete(
+        &self,
+        namespace: &str,
+        uid: &str,
+        revision: &str,
+    ) -> impl Future<Output = Result<(), RequestError>> + Send;
 }
 
 /// The datastore at `https://HOST[:PORT]`. Reads the files for each request.
@@ -54,18 +63,39 @@ pub fn datastore(url: &str, authority: PathBuf, token: PathBuf) -> Sources {
 }
 
 impl Snapshots for Sources {
-    async fn digest(&self, namespace: &str, uid: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
+    async fn digest(
+        &self,
+        namespace: &str,
+        uid: &str,
+        revision: &str,
+    ) -> Result<Option<Stored>, RequestError> {
         self.digest(RepositoryId { namespace, uid }, revision).await
     }
 
-    async fn put(&self, namespace: &str, uid: &str, revision: &str, file: &Path) -> Result<Stored, RequestError> {
+    async fn put(
+        &self,
+        namespace: &str,
+        uid: &str,
+        revision: &str,
+        file: &Path,
+    ) -> Result<Stored, RequestError> {
         let fault = |error| RequestError::file(file, error);
         let path = file.to_owned();
-        let read = tokio::task::spawn_blocking(move || sum(&path)).await.map_err(|error| fault(io::Error::other(error)))?;
+        let read = tokio::task::spawn_blocking(move || sum(&path))
+            .await
+            .map_err(|error| fault(io::Error::other(error)))?;
         let (digest, size) = read.map_err(fault)?;
-        let stream = ReaderStream::with_capacity(tokio::fs::File::open(file).await.map_err(fault)?, 256 << 10);
-        let content = Content { body: reqwest::Body::wrap_stream(stream), size, digest };
-        self.put(RepositoryId { namespace, uid }, revision, content).await
+        let stream = ReaderStream::with_capacity(
+            tokio::fs::File::open(file).await.map_err(fault)?,
+            256 << 10,
+        );
+        let content = Content {
+            body: reqwest::Body::wrap_stream(stream),
+            size,
+            digest,
+        };
+        self.put(RepositoryId { namespace, uid }, revision, content)
+            .await
     }
 
     async fn list(&self, namespace: &str, uid: &str) -> Result<Vec<String>, RequestError> {
@@ -83,7 +113,8 @@ impl Snapshots for Sources {
 
 /// Digest and size of a file.
 fn sum(path: &Path) -> io::Result<(String, u64)> {
-    let (mut file, mut digest, mut size, mut piece) = (File::open(path)?, Sha256::new(), 0, vec![0; 256 << 10]);
+    let (mut file, mut digest, mut size, mut piece) =
+        (File::open(path)?, Sha256::new(), 0, vec![0; 256 << 10]);
     loop {
         let count = file.read(&mut piece)?;
         if count == 0 {
@@ -98,9 +129,14 @@ fn sum(path: &Path) -> io::Result<(String, u64)> {
 pub fn unkept(error: &RequestError) -> Problem {
     let reason = match error {
         RequestError::Refused(_) => Reason::DatastoreRefused,
-        RequestError::File { .. } | RequestError::Authority(_) | RequestError::Unanswered(_) => Reason::DatastoreUnavailable,
+        RequestError::File { .. } | RequestError::Authority(_) | RequestError::Unanswered(_) => {
+            Reason::DatastoreUnavailable
+        }
     };
-    Problem::new(reason, format!("the snapshot is not stored: {}", causes(error)))
+    Problem::new(
+        reason,
+        format!("the snapshot is not stored: {}", causes(error)),
+    )
 }
 
 /// Packs a commit of a mirror into a file in the mirror's directory.
@@ -108,20 +144,35 @@ pub fn unkept(error: &RequestError) -> Problem {
 /// # Errors
 /// When it cannot be packed.
 pub async fn packed(git: &Commands, mirror: &Path, commit: &str) -> Result<NamedTempFile, Problem> {
-    let fault = |error: &dyn std::fmt::Display| Problem::new(Reason::AgentFault, format!("the snapshot cannot be made: {error}"));
+    let fault = |error: &dyn std::fmt::Display| {
+        Problem::new(
+            Reason::AgentFault,
+            format!("the snapshot cannot be made: {error}"),
+        )
+    };
     let file = NamedTempFile::new_in(mirror).map_err(|error| fault(&error))?;
     let (command, mirror, commit) = (git.command(), mirror.to_owned(), commit.to_owned());
     let into = file.reopen().map_err(|error| fault(&error))?;
-    let packed =
-        tokio::task::spawn_blocking(move || pack(command, &mirror, &commit, into)).await.map_err(|error| fault(&error))?;
+    let packed = tokio::task::spawn_blocking(move || pack(command, &mirror, &commit, into))
+        .await
+        .map_err(|error| fault(&error))?;
     packed.map_err(|error| unpacked(&error))?;
     Ok(file)
 }
 
-fn pack(git: std::process::Command, mirror: &Path, commit: &str, into: File) -> Result<(), PackError> {
+fn pack(
+    git: std::process::Command,
+    mirror: &Path,
+    commit: &str,
+    into: File,
+) -> Result<(), PackError> {
     let packed = snapshot::pack(git, mirror, commit, BufWriter::new(into))?;
     if !packed.without.is_empty() {
-        tracing::debug!(commit, without = packed.without.join(", "), "submodules that .gitmodules does not name");
+        tracing::debug!(
+            commit,
+            without = packed.without.join(", "),
+            "submodules that .gitmodules does not name"
+        );
     }
     Ok(())
 }
@@ -132,5 +183,8 @@ fn unpacked(error: &PackError) -> Problem {
         PackError::Write(error) if error.kind() == io::ErrorKind::StorageFull => Reason::DiskFull,
         PackError::NotRun(_) | PackError::Mirror(_) | PackError::Write(_) => Reason::AgentFault,
     };
-    Problem::new(reason, format!("no snapshot is made of it: {}", clip(&causes(error), 500)))
+    Problem::new(
+        reason,
+        format!("no snapshot is made of it: {}", clip(&causes(error), 500)),
+    )
 }

@@ -16,30 +16,49 @@ const MAX: usize = 128;
 ///
 /// # Errors
 /// When one cannot be fetched.
-pub async fn fetch(mirror: &Mirror<'_>, url: &str, commit: &str, tree: &Tree) -> Result<(), Problem> {
+pub async fn fetch(
+    mirror: &Mirror<'_>,
+    url: &str,
+    commit: &str,
+    tree: &Tree,
+) -> Result<(), Problem> {
     let (mut left, mut count) = (vec![(url.to_owned(), commit.to_owned(), tree.clone())], 0);
     while let Some((url, commit, tree)) = left.pop() {
-        let links: Vec<_> = tree.entries().iter().filter(|entry| entry.is_gitlink()).collect();
+        let links: Vec<_> = tree
+            .entries()
+            .iter()
+            .filter(|entry| entry.is_gitlink())
+            .collect();
         if links.is_empty() || tree.at(".gitmodules").is_none() {
             continue;
         }
         let urls = urls(&mirror.config(&commit, ".gitmodules").await?);
         for link in links {
-            let Some(written) = urls.get(&link.path) else { continue };
+            let Some(written) = urls.get(&link.path) else {
+                continue;
+            };
             count += 1;
             if count > MAX {
-                return Err(Problem::new(Reason::SourceInvalid, format!("it has more than {MAX} submodules")));
+                return Err(Problem::new(
+                    Reason::SourceInvalid,
+                    format!("it has more than {MAX} submodules"),
+                ));
             }
-            let place = relative(&url, written).filter(|place| Url::parse(place).is_some()).ok_or_else(|| {
-                let message = format!(
-                    "the submodule {} leads to {}, which is neither https nor ssh",
-                    clip(&link.path, 100),
-                    clip(written, 200)
-                );
-                Problem::new(Reason::SourceInvalid, message)
-            })?;
+            let place = relative(&url, written)
+                .filter(|place| Url::parse(place).is_some())
+                .ok_or_else(|| {
+                    let message = format!(
+                        "the submodule {} leads to {}, which is neither https nor ssh",
+                        clip(&link.path, 100),
+                        clip(written, 200)
+                    );
+                    Problem::new(Reason::SourceInvalid, message)
+                })?;
             let named = |problem: Problem| {
-                Problem::new(problem.reason, format!("submodule {}: {}", clip(&link.path, 100), problem.message))
+                Problem::new(
+                    problem.reason,
+                    format!("submodule {}: {}", clip(&link.path, 100), problem.message),
+                )
             };
             mirror.fetch(&place, &link.id).await.map_err(named)?;
             left.push((place, link.id.clone(), mirror.tree(&link.id).await?));
@@ -50,9 +69,24 @@ pub async fn fetch(mirror: &Mirror<'_>, url: &str, commit: &str, tree: &Tree) ->
 
 /// URLs of submodules, by path.
 fn urls(config: &[(String, String)]) -> BTreeMap<String, String> {
-    let of = |name: &str| config.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.clone());
-    let paths = config.iter().filter_map(|(key, path)| Some((key.strip_suffix(".path")?, path)));
-    paths.filter_map(|(key, path)| Some((path.trim_end_matches('/').to_owned(), of(&format!("{key}.url"))?))).collect()
+    let of = |name: &str| {
+        config
+            .iter()
+            .rev()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.clone())
+    };
+    let paths = config
+        .iter()
+        .filter_map(|(key, path)| Some((key.strip_suffix(".path")?, path)));
+    paths
+        .filter_map(|(key, path)| {
+            Some((
+                path.trim_end_matches('/').to_owned(),
+                of(&format!("{key}.url"))?,
+            ))
+        })
+        .collect()
 }
 
 /// The URL of a submodule. One that starts with a dot is relative to its repository's URL.
@@ -63,17 +97,27 @@ fn relative(base: &str, url: &str) -> Option<String> {
     let mut base = base.trim_end_matches('/').to_owned();
     let mut rest = url;
     // Keep the part before the path: `..` cannot remove the host.
-    let from = base.find("://").map_or_else(|| base.find(':'), |at| base.get(at + 3..)?.find('/').map(|slash| at + 3 + slash))?;
+    let from = base.find("://").map_or_else(
+        || base.find(':'),
+        |at| base.get(at + 3..)?.find('/').map(|slash| at + 3 + slash),
+    )?;
     loop {
         if let Some(next) = rest.strip_prefix("./") {
             rest = next;
         } else if let Some(next) = rest.strip_prefix("../") {
-            let cut = base.rfind('/').filter(|slash| *slash > from).unwrap_or(from);
+            let cut = base
+                .rfind('/')
+                .filter(|slash| *slash > from)
+                .unwrap_or(from);
             if base.len() <= cut + 1 {
                 return None;
             }
             // In scp syntax, a path at the top has no leading slash.
-            base.truncate(if cut == from && base.as_bytes().get(from) == Some(&b':') { from + 1 } else { cut });
+            base.truncate(if cut == from && base.as_bytes().get(from) == Some(&b':') {
+                from + 1
+            } else {
+                cut
+            });
             rest = next;
         } else {
             break;
@@ -90,14 +134,38 @@ mod tests {
     #[test]
     fn relative_urls_stay_with_their_host() {
         let rows = [
-            ("https://h/team/stack.git", "../lib.git", Some("https://h/team/lib.git")),
-            ("https://h/team/stack", "../../lib/m.git", Some("https://h/lib/m.git")),
-            ("https://h/team/stack", "./m", Some("https://h/team/stack/m")),
+            (
+                "https://h/team/stack.git",
+                "../lib.git",
+                Some("https://h/team/lib.git"),
+            ),
+            (
+                "https://h/team/stack",
+                "../../lib/m.git",
+                Some("https://h/lib/m.git"),
+            ),
+            (
+                "https://h/team/stack",
+                "./m",
+                Some("https://h/team/stack/m"),
+            ),
             ("https://h/stack", "../../evil", None),
-            ("git@h:team/stack.git", "../lib.git", Some("git@h:team/lib.git")),
+            (
+                "git@h:team/stack.git",
+                "../lib.git",
+                Some("git@h:team/lib.git"),
+            ),
             ("git@h:stack.git", "../lib.git", Some("git@h:lib.git")),
-            ("ssh://git@h:22/team/stack", "../lib", Some("ssh://git@h:22/team/lib")),
-            ("https://h/stack", "https://other/x", Some("https://other/x")),
+            (
+                "ssh://git@h:22/team/stack",
+                "../lib",
+                Some("ssh://git@h:22/team/lib"),
+            ),
+            (
+                "https://h/stack",
+                "https://other/x",
+                Some("https://other/x"),
+            ),
         ];
         for (base, url, expected) in rows {
             assert_eq!(relative(base, url).as_deref(), expected, "{base} {url}");
@@ -107,7 +175,14 @@ mod tests {
     #[test]
     fn submodule_urls_come_from_gitmodules() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let config = [pair("submodule.a.b.path", "modules/a/"), pair("submodule.a.b.url", "../a"), pair("submodule.c.path", "c")];
-        assert_eq!(urls(&config).into_iter().collect::<Vec<_>>(), [pair("modules/a", "../a")]);
+        let config = [
+            pair("submodule.a.b.path", "modules/a/"),
+            pair("submodule.a.b.url", "../a"),
+            pair("submodule.c.path", "c"),
+        ];
+        assert_eq!(
+            urls(&config).into_iter().collect::<Vec<_>>(),
+            [pair("modules/a", "../a")]
+        );
     }
 }

@@ -71,15 +71,27 @@ impl<B: Snapshots> Syncer<B> {
             Ok(answer) => answer,
             Err(problem) => {
                 found.look.failed = Some(problem);
-                found.look.refs = names.into_iter().map(|name| (name.to_owned(), Seen::Unseen)).collect();
+                found.look.refs = names
+                    .into_iter()
+                    .map(|name| (name.to_owned(), Seen::Unseen))
+                    .collect();
                 return found;
             }
         };
         for name in names {
-            let known = view.repository.status.as_ref().and_then(|status| status.refs.iter().find(|known| known.name == name));
-            let at = if refs::is_fixed(name) { Some(name) } else { listing.commit(name) };
-            let is_where_it_failed =
-                known.is_some_and(|known| at == known.commit.as_ref().map(|commit| commit.revision.as_str()) || at.is_none());
+            let known = view
+                .repository
+                .status
+                .as_ref()
+                .and_then(|status| status.refs.iter().find(|known| known.name == name));
+            let at = if refs::is_fixed(name) {
+                Some(name)
+            } else {
+                listing.commit(name)
+            };
+            let is_where_it_failed = known.is_some_and(|known| {
+                at == known.commit.as_ref().map(|commit| commit.revision.as_str()) || at.is_none()
+            });
             if let Some(known) = known
                 && is_where_it_failed
                 && !is_tried(known, memory, cause, now)
@@ -88,13 +100,26 @@ impl<B: Snapshots> Syncer<B> {
                 continue;
             }
             let seen = if let Some(at) = at {
-                let of_ref = OfRef { view, name, known, at, begun, verify: cause == Cause::Request || memory.looked.is_none() };
+                let of_ref = OfRef {
+                    view,
+                    name,
+                    known,
+                    at,
+                    begun,
+                    verify: cause == Cause::Request || memory.looked.is_none(),
+                };
                 self.reference(&*place, &of_ref, memory, &mut found).await
             } else {
                 let (url, name) = (place.url(), clip(name, 100));
-                Err(Problem::new(crds::Reason::RevisionNotFound, format!("{url} has no branch or tag {name}")))
+                Err(Problem::new(
+                    crds::Reason::RevisionNotFound,
+                    format!("{url} has no branch or tag {name}"),
+                ))
             };
-            found.look.refs.push((name.to_owned(), seen.unwrap_or_else(Seen::Failed)));
+            found
+                .look
+                .refs
+                .push((name.to_owned(), seen.unwrap_or_else(Seen::Failed)));
         }
         found
     }
@@ -116,10 +141,24 @@ impl<B: Snapshots> Syncer<B> {
     }
 
     /// Stores the snapshot of a commit.
-    async fn keep(&self, place: &dyn Remote, view: &View, at: &str, tree: &Tree) -> Result<Stored, Problem> {
+    async fn keep(
+        &self,
+        place: &dyn Remote,
+        view: &View,
+        at: &str,
+        tree: &Tree,
+    ) -> Result<Stored, Problem> {
         let packed = place.pack(at, tree).await?;
-        let namespace = view.repository.metadata.namespace.as_deref().unwrap_or_default();
-        self.snapshots.put(namespace, view.uid(), at, packed.path()).await.map_err(|error| store::unkept(&error))
+        let namespace = view
+            .repository
+            .metadata
+            .namespace
+            .as_deref()
+            .unwrap_or_default();
+        self.snapshots
+            .put(namespace, view.uid(), at, packed.path())
+            .await
+            .map_err(|error| store::unkept(&error))
     }
 
     /// The commit of a ref, and news for its layers.
@@ -130,19 +169,42 @@ impl<B: Snapshots> Syncer<B> {
         memory: &Memory,
         found: &mut SyncResult,
     ) -> Result<Seen, Problem> {
-        let OfRef { view, name, known, at, .. } = *of;
+        let OfRef {
+            view,
+            name,
+            known,
+            at,
+            ..
+        } = *of;
         let before = known.and_then(|known| known.commit.as_ref());
         let is_same = before.is_some_and(|before| before.revision == at && before.digest.is_some());
-        let wants = |layer: &&Arc<Layer>| !is_same || !layer.is_current() || !memory.has_answered(layer, view);
+        let wants = |layer: &&Arc<Layer>| {
+            !is_same || !layer.is_current() || !memory.has_answered(layer, view)
+        };
         let layers: Vec<&Arc<Layer>> = view.of_ref(name).filter(wants).collect();
-        let kept = if is_same && !of.verify { before.cloned() } else { None };
+        let kept = if is_same && !of.verify {
+            before.cloned()
+        } else {
+            None
+        };
         if layers.is_empty() && kept.is_some() {
             return Ok(Seen::Same);
         }
-        let (namespace, uid) = (view.repository.metadata.namespace.as_deref().unwrap_or_default(), view.uid());
+        let (namespace, uid) = (
+            view.repository
+                .metadata
+                .namespace
+                .as_deref()
+                .unwrap_or_default(),
+            view.uid(),
+        );
         let stored = match kept {
             Some(_) => None,
-            None => self.snapshots.digest(namespace, uid, at).await.map_err(|error| store::unkept(&error))?,
+            None => self
+                .snapshots
+                .digest(namespace, uid, at)
+                .await
+                .map_err(|error| store::unkept(&error))?,
         };
         if layers.is_empty() && is_same && stored.is_some() {
             return Ok(Seen::Same);
@@ -150,19 +212,29 @@ impl<B: Snapshots> Syncer<B> {
         let tree = place.tree(at).await?;
         let commit = match (kept, stored) {
             (Some(kept), _) => kept,
-            (None, Some(stored)) => {
-                Commit { digest: Some(stored.digest), size: Some(stored.size), ..commit::facts(at, &place.commit(at).await?) }
-            }
+            (None, Some(stored)) => Commit {
+                digest: Some(stored.digest),
+                size: Some(stored.size),
+                ..commit::facts(at, &place.commit(at).await?)
+            },
             (None, None) => {
                 let stored = self.keep(place, view, at, &tree).await?;
-                Commit { digest: Some(stored.digest), size: Some(stored.size), ..commit::facts(at, &place.commit(at).await?) }
+                Commit {
+                    digest: Some(stored.digest),
+                    size: Some(stored.size),
+                    ..commit::facts(at, &place.commit(at).await?)
+                }
             }
         };
-        self.sources(place, view, &layers, &commit, &tree, found).await?;
+        self.sources(place, view, &layers, &commit, &tree, found)
+            .await?;
         if is_same && before.is_some_and(|before| before.digest == commit.digest) {
             return Ok(Seen::Same);
         }
-        Ok(Seen::At(Box::new(At { commit, took: of.begun.elapsed() })))
+        Ok(Seen::At(Box::new(At {
+            commit,
+            took: of.begun.elapsed(),
+        })))
     }
 
     /// News of a commit for layers.
@@ -175,13 +247,24 @@ impl<B: Snapshots> Syncer<B> {
         tree: &Tree,
         found: &mut SyncResult,
     ) -> Result<(), Problem> {
-        let subjects: Vec<Subject> = layers.iter().map(|layer| layer.subject(&view.repository.spec.defaults)).collect();
+        let subjects: Vec<Subject> = layers
+            .iter()
+            .map(|layer| layer.subject(&view.repository.spec.defaults))
+            .collect();
         let mut known = Known::new();
         let mut contents = Vec::new();
         for _ in 0..MAX_ROUNDS {
-            contents = subjects.iter().map(|subject| content(tree, subject, &known)).collect();
-            let missing =
-                contents.iter().filter_map(|content| if let Content::Missing(missing) = content { Some(missing) } else { None });
+            contents = subjects
+                .iter()
+                .map(|subject| content(tree, subject, &known))
+                .collect();
+            let missing = contents.iter().filter_map(|content| {
+                if let Content::Missing(missing) = content {
+                    Some(missing)
+                } else {
+                    None
+                }
+            });
             let missing: std::collections::BTreeSet<_> = missing.flatten().cloned().collect();
             if missing.is_empty() {
                 break;
@@ -192,7 +275,9 @@ impl<B: Snapshots> Syncer<B> {
             if let Some(source) = source(layer, &content, commit) {
                 found.sources.push((Arc::clone(layer), source));
             }
-            found.answered.insert(layer.key.clone(), Answer::new(layer, subject));
+            found
+                .answered
+                .insert(layer.key.clone(), Answer::new(layer, subject));
         }
         Ok(())
     }
@@ -223,7 +308,9 @@ fn source(layer: &Layer, content: &Content, commit: &Commit) -> Option<LayerSour
         subject: commit.subject.clone(),
         missing,
     };
-    let Some(old) = &layer.source else { return Some(fresh) };
+    let Some(old) = &layer.source else {
+        return Some(fresh);
+    };
     if old.content != fresh.content || old.missing != fresh.missing {
         return Some(fresh);
     }
@@ -233,7 +320,14 @@ fn source(layer: &Layer, content: &Content, commit: &Commit) -> Option<LayerSour
     // For the same ref and path with the same content, the layer keeps the first commit, also if its globs changed.
     let place = |of: &str| of.rsplit_once('\n').map(|(place, _)| place.to_owned());
     let first = place(&old.of) == place(&fresh.of);
-    Some(if first { LayerSource { of: fresh.of, ..old.clone() } } else { fresh })
+    Some(if first {
+        LayerSource {
+            of: fresh.of,
+            ..old.clone()
+        }
+    } else {
+        fresh
+    })
 }
 
 #[cfg(test)]
@@ -241,14 +335,19 @@ mod tests {
     use super::*;
 
     fn layer(source: Option<LayerSource>, of: &str) -> Layer {
-        let spec = serde_json::from_value(serde_json::json!({"repository": {"name": "r"}})).unwrap();
+        let spec =
+            serde_json::from_value(serde_json::json!({"repository": {"name": "r"}})).unwrap();
         let mut layer = Layer::of(&crds::TerraformLayer::new("l", spec));
         (layer.source, layer.of) = (source, of.into());
         layer
     }
 
     fn commit(revision: &str) -> Commit {
-        Commit { revision: revision.into(), subject: Some("s".into()), ..Commit::default() }
+        Commit {
+            revision: revision.into(),
+            subject: Some("s".into()),
+            ..Commit::default()
+        }
     }
 
     /// Burrito 11.3: a commit that arrived during the plan of another counted as planned, because only times were
@@ -257,17 +356,43 @@ mod tests {
     fn layer_gets_the_first_commit_with_new_content() {
         let there = |digest: &str| Content::There(digest.into());
         let first = source(&layer(None, "main\n.\nt"), &there("x"), &commit("a")).unwrap();
-        assert_eq!((first.revision.as_str(), first.content.as_str()), ("a", "x"));
-        let told =
-            |content: &Content, of: &str, revision: &str| source(&layer(Some(first.clone()), of), content, &commit(revision));
-        assert_eq!(told(&there("x"), "main\n.\nt", "b"), None, "nothing relevant");
+        assert_eq!(
+            (first.revision.as_str(), first.content.as_str()),
+            ("a", "x")
+        );
+        let told = |content: &Content, of: &str, revision: &str| {
+            source(&layer(Some(first.clone()), of), content, &commit(revision))
+        };
+        assert_eq!(
+            told(&there("x"), "main\n.\nt", "b"),
+            None,
+            "nothing relevant"
+        );
         let second = told(&there("y"), "main\n.\nt", "c").unwrap();
         assert_eq!(second.revision, "c");
         let globs = told(&there("x"), "main\n.\nu", "d").unwrap();
-        assert_eq!((globs.revision.as_str(), globs.of.as_str()), ("a", "main\n.\nu"), "other globs, and nothing that they find");
-        assert_eq!(told(&there("x"), "prod\n.\nt", "d").unwrap().revision, "d", "another ref");
+        assert_eq!(
+            (globs.revision.as_str(), globs.of.as_str()),
+            ("a", "main\n.\nu"),
+            "other globs, and nothing that they find"
+        );
+        assert_eq!(
+            told(&there("x"), "prod\n.\nt", "d").unwrap().revision,
+            "d",
+            "another ref"
+        );
         let gone = told(&Content::NotThere("no such".into()), "main\n.\nt", "e").unwrap();
-        assert_eq!((gone.missing.as_deref(), gone.content.as_str()), (Some("no such"), ""));
-        assert_eq!(source(&layer(Some(gone), "main\n.\nt"), &Content::NotThere("no such".into()), &commit("f")), None);
+        assert_eq!(
+            (gone.missing.as_deref(), gone.content.as_str()),
+            (Some("no such"), "")
+        );
+        assert_eq!(
+            source(
+                &layer(Some(gone), "main\n.\nt"),
+                &Content::NotThere("no such".into()),
+                &commit("f")
+            ),
+            None
+        );
     }
 }

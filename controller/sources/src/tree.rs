@@ -41,9 +41,14 @@ impl Tree {
     /// The line that cannot be parsed.
     pub fn parse(listing: &[u8]) -> Result<Self, String> {
         let mut entries = Vec::new();
-        for line in listing.split(|byte| *byte == 0).filter(|line| !line.is_empty()) {
+        for line in listing
+            .split(|byte| *byte == 0)
+            .filter(|line| !line.is_empty())
+        {
             let line = String::from_utf8_lossy(line);
-            entries.push(entry(&line).ok_or_else(|| format!("git lists a tree in a way that is not understood: {line}"))?);
+            entries.push(entry(&line).ok_or_else(|| {
+                format!("git lists a tree in a way that is not understood: {line}")
+            })?);
         }
         entries.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(Self(entries))
@@ -59,7 +64,10 @@ impl Tree {
 
     /// The entry with exactly this path.
     pub fn at(&self, path: &str) -> Option<&Entry> {
-        let at = self.0.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()?;
+        let at = self
+            .0
+            .binary_search_by(|entry| entry.path.as_str().cmp(path))
+            .ok()?;
         self.0.get(at)
     }
 
@@ -69,13 +77,20 @@ impl Tree {
             return &self.0;
         }
         let prefix = format!("{dir}/");
-        let (_, rest) = self.0.split_at(self.0.partition_point(|entry| entry.path < prefix));
-        rest.split_at(rest.partition_point(|entry| entry.path.starts_with(&prefix))).0
+        let (_, rest) = self
+            .0
+            .split_at(self.0.partition_point(|entry| entry.path < prefix));
+        rest.split_at(rest.partition_point(|entry| entry.path.starts_with(&prefix)))
+            .0
     }
 
     /// The top-level directories, for people.
     pub fn top(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.0.iter().filter_map(|entry| Some(entry.path.split_once('/')?.0)).collect();
+        let mut names: Vec<&str> = self
+            .0
+            .iter()
+            .filter_map(|entry| Some(entry.path.split_once('/')?.0))
+            .collect();
         names.sort_unstable();
         names.dedup();
         names.retain(|name| !name.starts_with('.'));
@@ -98,8 +113,11 @@ fn entry(line: &str) -> Option<Entry> {
 
 /// Joins a relative path to a directory; `` is the root. `None` when the result is outside.
 pub fn join(dir: &str, relative: &str) -> Option<String> {
-    let mut names: Vec<&str> =
-        if relative.starts_with('/') { return None } else { dir.split('/').filter(|n| !n.is_empty()).collect() };
+    let mut names: Vec<&str> = if relative.starts_with('/') {
+        return None;
+    } else {
+        dir.split('/').filter(|n| !n.is_empty()).collect()
+    };
     for name in relative.split('/') {
         match name {
             "" | "." => {}
@@ -124,7 +142,12 @@ mod tests {
              100644 blob {id}       1\tapp-old/x\0160000 commit {id}       -\tmodules/m\0"
         );
         let tree = Tree::parse(listing.as_bytes()).unwrap();
-        let names = |entries: &[Entry]| entries.iter().map(|entry| entry.path.clone()).collect::<Vec<_>>();
+        let names = |entries: &[Entry]| {
+            entries
+                .iter()
+                .map(|entry| entry.path.clone())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names(tree.below("app")), ["app/link", "app/run me"]);
         assert_eq!(names(tree.below("")).len(), 5);
         assert!(tree.below("modules/m").is_empty() && tree.at("modules/m").is_some());

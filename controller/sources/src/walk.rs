@@ -61,7 +61,14 @@ pub struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub const fn new(tree: &'a Tree, known: &'a Known) -> Self {
-        Self { tree, known, relevant: BTreeSet::new(), missing: BTreeSet::new(), everything: false, queue: VecDeque::new() }
+        Self {
+            tree,
+            known,
+            relevant: BTreeSet::new(),
+            missing: BTreeSet::new(),
+            everything: false,
+            queue: VecDeque::new(),
+        }
     }
 
     /// Follows these steps and all references from there.
@@ -101,7 +108,9 @@ impl<'a> Walk<'a> {
         for entry in self.tree.below(&path) {
             self.relevant.insert(entry);
             if entry.is_link()
-                && let Some(target) = self.link(&entry.id).and_then(|target| join(parent(&entry.path), &target))
+                && let Some(target) = self
+                    .link(&entry.id)
+                    .and_then(|target| join(parent(&entry.path), &target))
             {
                 self.queue.push_back(Step::All(target));
             }
@@ -121,7 +130,9 @@ impl<'a> Walk<'a> {
     /// Follows the references of a file, evaluated for code in these directories.
     fn file(&mut self, path: &str, bases: &[&str], config: bool) {
         // A link to code counts as code with its own name and place.
-        let Some(entry) = self.resolve(path).and_then(|path| self.tree.at(&path)) else { return };
+        let Some(entry) = self.resolve(path).and_then(|path| self.tree.at(&path)) else {
+            return;
+        };
         self.relevant.insert(entry);
         if entry.is_gitlink() {
             return;
@@ -153,15 +164,24 @@ impl<'a> Walk<'a> {
             Place::Beside(relative) => (base.to_owned(), relative.as_str()),
             Place::Top(relative) => (String::new(), relative.trim_start_matches('/')),
             Place::Above(name, relative) => {
-                let Some(dir) = self.above(base, name) else { return };
-                (dir, relative.as_deref().map_or(name.as_str(), |relative| relative.trim_start_matches('/')))
+                let Some(dir) = self.above(base, name) else {
+                    return;
+                };
+                (
+                    dir,
+                    relative
+                        .as_deref()
+                        .map_or(name.as_str(), |relative| relative.trim_start_matches('/')),
+                )
             }
         };
         if let Some((copied, _)) = relative.split_once(SPLIT) {
             self.queue.extend(join(&dir, copied).map(Step::All));
         }
         // No commit can change a path outside the repository.
-        let Some(path) = join(&dir, &relative.replace(SPLIT, "/")) else { return };
+        let Some(path) = join(&dir, &relative.replace(SPLIT, "/")) else {
+            return;
+        };
         self.queue.push_back(match kind {
             Kind::Module => Step::Module(path),
             Kind::Config => Step::Config(path, base.to_owned()),
@@ -226,7 +246,10 @@ impl<'a> Walk<'a> {
 
     /// Whether it is, or may be, a directory: of a submodule only the commit is known.
     pub fn is_dir(&self, path: &str) -> bool {
-        let above = (0..path.len()).filter(|at| path.as_bytes()[*at] == b'/').map(|at| &path[..at]).chain([path]);
+        let above = (0..path.len())
+            .filter(|at| path.as_bytes()[*at] == b'/')
+            .map(|at| &path[..at])
+            .chain([path]);
         let gitlink = |path| self.tree.at(path).is_some_and(Entry::is_gitlink);
         !self.tree.below(path).is_empty() || above.into_iter().any(gitlink)
     }

@@ -74,7 +74,10 @@ fn own((namespace, name): &watching::Name) -> Key {
 
 impl<B: Snapshots + 'static> Workers<B> {
     pub fn new(shared: Arc<Shared<B>>) -> Self {
-        Self { shared, all: Mutex::default() }
+        Self {
+            shared,
+            all: Mutex::default(),
+        }
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<Key, Worker>> {
@@ -88,8 +91,17 @@ impl<B: Snapshots + 'static> Workers<B> {
         let layers: Api<DeserializeGuard<TerraformLayer>> = scoped(client, scope);
         let of_repositories: Indexes<TerraformRepository> = vec![self.clone(), self.filled()];
         let of_layers: Indexes<TerraformLayer> = vec![self.clone(), self.filled()];
-        let repositories = follow("repositories", repositories, Config::default(), of_repositories);
-        join(repositories, follow("layers", layers, Config::default(), of_layers)).await;
+        let repositories = follow(
+            "repositories",
+            repositories,
+            Config::default(),
+            of_repositories,
+        );
+        join(
+            repositories,
+            follow("layers", layers, Config::default(), of_layers),
+        )
+        .await;
     }
 
     /// Takes note of a cache that has filled.
@@ -109,7 +121,8 @@ impl<B: Snapshots + 'static> Workers<B> {
             return worker.wake.notify_one();
         }
         let wake = Arc::new(Notify::new());
-        let task = tokio::spawn(worker::run(key.clone(), self.shared.clone(), wake.clone())).abort_handle();
+        let task = tokio::spawn(worker::run(key.clone(), self.shared.clone(), wake.clone()))
+            .abort_handle();
         all.insert(key.clone(), Worker { wake, task });
         self.shared.metrics.follows(all.len());
     }
@@ -118,7 +131,10 @@ impl<B: Snapshots + 'static> Workers<B> {
     pub async fn wanted(self: Arc<Self>) {
         loop {
             if let Err(error) = self.hear().await {
-                tracing::debug!(error = causes(&error), "the wanted revisions are not available");
+                tracing::debug!(
+                    error = causes(&error),
+                    "the wanted revisions are not available"
+                );
             }
             tokio::time::sleep(wanted::PAUSE).await;
         }

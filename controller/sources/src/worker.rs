@@ -2,7 +2,9 @@
 
 use std::{fmt::Debug, sync::Arc, time::Instant};
 
-use crds::{LayerSource, Reason, TerraformLayer, TerraformRepositoryStatus, clock::ServerClock, names};
+use crds::{
+    LayerSource, Reason, TerraformLayer, TerraformRepositoryStatus, clock::ServerClock, names,
+};
 use jiff::Timestamp;
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Secret};
 use kube::{
@@ -44,11 +46,15 @@ pub struct Shared<B> {
 
 impl<B> Shared<B> {
     pub fn follow(&self) -> std::sync::MutexGuard<'_, Follow> {
-        self.follow.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.follow
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub fn wanted(&self) -> std::sync::MutexGuard<'_, Wanted> {
-        self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.wanted
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -56,33 +62,49 @@ impl<B> Shared<B> {
 pub async fn run<B: Snapshots>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notify>) {
     let mut memory = Memory::new(shared.clock.now());
     loop {
-        let Some(view) = shared.follow().view(&key) else { return };
+        let Some(view) = shared.follow().view(&key) else {
+            return;
+        };
         memory.meets(&view);
         let now = shared.clock.now();
         if view.repository.spec.suspend {
             let old = view.repository.status.clone().unwrap_or_default();
             let next = status::suspended(&old, view.repository.metadata.generation, now);
-            let written = if next == old { Ok(()) } else { write_status(&shared, &view, &next).await };
+            let written = if next == old {
+                Ok(())
+            } else {
+                write_status(&shared, &view, &next).await
+            };
             sum_up(&view, &mut memory, written, now);
         }
         let wanted = shared.wanted().next(view.uid(), now).map(str::to_owned);
         if let Some(revision) = wanted.filter(|_| !view.repository.spec.suspend) {
-            let Ok(_slot) = shared.slots.acquire().await else { return };
+            let Ok(_slot) = shared.slots.acquire().await else {
+                return;
+            };
             fetch(&shared, &view, &revision).await;
             continue;
         }
         match due(&view, &memory, now) {
             Due::Now(cause) => {
                 // The semaphore is never closed.
-                let Ok(_slot) = shared.slots.acquire().await else { return };
+                let Ok(_slot) = shared.slots.acquire().await else {
+                    return;
+                };
                 // Read again: the wait may have been long.
-                let Some(view) = shared.follow().view(&key) else { return };
+                let Some(view) = shared.follow().view(&key) else {
+                    return;
+                };
                 look(&shared, &view, &mut memory, cause).await;
             }
             Due::At(then) => {
                 let wait = then.duration_since(now).unsigned_abs();
                 // At most one hour, to limit the effect of clock errors.
-                let _ = tokio::time::timeout(wait.min(std::time::Duration::from_secs(3600)), wake.notified()).await;
+                let _ = tokio::time::timeout(
+                    wait.min(std::time::Duration::from_secs(3600)),
+                    wake.notified(),
+                )
+                .await;
             }
             Due::Never => wake.notified().await,
         }
@@ -92,11 +114,18 @@ pub async fn run<B: Snapshots>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notif
 async fn look<B: Snapshots>(shared: &Shared<B>, view: &View, memory: &mut Memory, cause: Cause) {
     let begun = Instant::now();
     let secret = secret(shared, view).await;
-    let mut found = shared.syncer.look(view, secret, memory, cause, shared.clock.now()).await;
+    let mut found = shared
+        .syncer
+        .look(view, secret, memory, cause, shared.clock.now())
+        .await;
     let written = write(shared, view, &mut found).await;
     let now = shared.clock.now();
     memory.looked = Some(now);
-    memory.failed = found.look.failed.is_some().then(|| Tries::more(memory.failed, now));
+    memory.failed = found
+        .look
+        .failed
+        .is_some()
+        .then(|| Tries::more(memory.failed, now));
     for (name, seen) in &found.look.refs {
         match seen {
             Seen::Failed(problem) => {
@@ -117,7 +146,9 @@ async fn look<B: Snapshots>(shared: &Shared<B>, view: &View, memory: &mut Memory
         memory.answered.extend(found.answered);
     }
     sum_up(view, memory, written, now);
-    shared.metrics.looked(cause.as_str(), found.look.failed.is_some(), begun.elapsed());
+    shared
+        .metrics
+        .looked(cause.as_str(), found.look.failed.is_some(), begun.elapsed());
     shared.syncer.git.make_room();
 }
 
@@ -138,8 +169,13 @@ fn report(view: &View, problem: &Problem, of: &str) {
 /// and a repository without them is healthy.
 async fn fetch<B: Snapshots>(shared: &Shared<B>, view: &View, revision: &str) {
     let secret = secret(shared, view).await;
-    let stored = shared.syncer.store(view, secret, revision, shared.clock.now()).await;
-    shared.wanted().tried(view.uid(), revision, shared.clock.now());
+    let stored = shared
+        .syncer
+        .store(view, secret, revision, shared.clock.now())
+        .await;
+    shared
+        .wanted()
+        .tried(view.uid(), revision, shared.clock.now());
     if let Err(problem) = stored {
         report(view, &problem, revision);
     }
@@ -148,7 +184,11 @@ async fn fetch<B: Snapshots>(shared: &Shared<B>, view: &View, revision: &str) {
 
 /// Writes the result: layers first, so that a ref's new commit is recorded only after it was written to all layers. If a layer's write
 /// fails, its ref keeps the old commit and is checked again; other refs proceed.
-async fn write<B: Snapshots>(shared: &Shared<B>, view: &View, found: &mut SyncResult) -> Result<(), String> {
+async fn write<B: Snapshots>(
+    shared: &Shared<B>,
+    view: &View,
+    found: &mut SyncResult,
+) -> Result<(), String> {
     let mut untold = None;
     for (layer, source) in &found.sources {
         match tell(shared, layer, source).await {
@@ -163,7 +203,11 @@ async fn write<B: Snapshots>(shared: &Shared<B>, view: &View, found: &mut SyncRe
                     return Err(why);
                 }
                 tracing::error!("its source is not written: {why}");
-                let refs = found.look.refs.iter_mut().filter(|(name, _)| *name == layer.git_ref);
+                let refs = found
+                    .look
+                    .refs
+                    .iter_mut()
+                    .filter(|(name, _)| *name == layer.git_ref);
                 refs.for_each(|(_, seen)| *seen = Seen::Unseen);
                 untold = Some(why);
             }
@@ -171,7 +215,12 @@ async fn write<B: Snapshots>(shared: &Shared<B>, view: &View, found: &mut SyncRe
     }
     let (namespace, name) = (namespace(view), name(view));
     let old = view.repository.status.clone().unwrap_or_default();
-    let next = status::next(&old, &found.look, |problem| problem.next_step(namespace, name), shared.clock.now());
+    let next = status::next(
+        &old,
+        &found.look,
+        |problem| problem.next_step(namespace, name),
+        shared.clock.now(),
+    );
     if next != old || view.repository.status.is_none() {
         write_status(shared, view, &next).await?;
     }
@@ -180,17 +229,33 @@ async fn write<B: Snapshots>(shared: &Shared<B>, view: &View, found: &mut SyncRe
 
 /// Writes a layer's `status.source` and returns the result. Fails for a deleted or recreated layer until the watch
 /// shows it.
-async fn tell<B: Snapshots>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<Option<LayerSource>, CallError> {
+async fn tell<B: Snapshots>(
+    shared: &Shared<B>,
+    layer: &Layer,
+    source: &LayerSource,
+) -> Result<Option<LayerSource>, CallError> {
     let (namespace, name) = &layer.key;
-    let told: TerraformLayer = apply(shared, "TerraformLayer", (namespace, name, &layer.uid), json!({"source": source})).await?;
+    let told: TerraformLayer = apply(
+        shared,
+        "TerraformLayer",
+        (namespace, name, &layer.uid),
+        json!({"source": source}),
+    )
+    .await?;
     shared.follow().layer(&told);
     Ok(told.status.and_then(|status| status.source))
 }
 
-async fn write_status<B: Snapshots>(shared: &Shared<B>, view: &View, next: &TerraformRepositoryStatus) -> Result<(), String> {
+async fn write_status<B: Snapshots>(
+    shared: &Shared<B>,
+    view: &View,
+    next: &TerraformRepositoryStatus,
+) -> Result<(), String> {
     let of = (namespace(view), name(view), view.uid());
     let written = apply(shared, "TerraformRepository", of, json!(next)).await;
-    shared.follow().repository(written.map_err(|error: CallError| error.to_string())?);
+    shared
+        .follow()
+        .repository(written.map_err(|error: CallError| error.to_string())?);
     Ok(())
 }
 
@@ -202,33 +267,56 @@ async fn apply<B: Snapshots, K>(
     status: Value,
 ) -> Result<K, CallError>
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + DeserializeOwned,
 {
     let body = json!({
         "apiVersion": K::api_version(&()), "kind": kind, "status": status,
         "metadata": {"name": name, "namespace": namespace, "uid": uid},
     });
-    let (api, params) =
-        (Api::<K>::namespaced(shared.client.clone(), namespace), PatchParams::apply(names::SOURCES_MANAGER).force());
-    let applied = call("write the status", api.patch_status(name, &params, &Patch::Apply(body))).await?;
+    let (api, params) = (
+        Api::<K>::namespaced(shared.client.clone(), namespace),
+        PatchParams::apply(names::SOURCES_MANAGER).force(),
+    );
+    let applied = call(
+        "write the status",
+        api.patch_status(name, &params, &Patch::Apply(body)),
+    )
+    .await?;
     shared.metrics.wrote(kind);
     Ok(applied)
 }
 
 /// Reads a repository's Secret by name. It is not cached.
-async fn secret<B: Snapshots>(shared: &Shared<B>, view: &View) -> Result<Option<(String, Data)>, Problem> {
-    let Some(named) = &view.repository.spec.secret_ref else { return Ok(None) };
+async fn secret<B: Snapshots>(
+    shared: &Shared<B>,
+    view: &View,
+) -> Result<Option<(String, Data)>, Problem> {
+    let Some(named) = &view.repository.spec.secret_ref else {
+        return Ok(None);
+    };
     let (namespace, name) = (namespace(view), &named.name);
     let api: Api<Secret> = Api::namespaced(shared.client.clone(), namespace);
     let error = match call("read the Secret", api.get(name)).await {
         Ok(secret) => {
-            return Ok(Some((name.clone(), secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)).collect())));
+            return Ok(Some((
+                name.clone(),
+                secret
+                    .data
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(|(k, v)| (k, v.0))
+                    .collect(),
+            )));
         }
         Err(error) => error,
     };
     Err(match error.code() {
         404 => {
-            let message = format!("there is no Secret {name} in {namespace}, which spec.secretRef names");
+            let message =
+                format!("there is no Secret {name} in {namespace}, which spec.secretRef names");
             Problem::new(Reason::SecretNotFound, message)
         }
         403 => {
@@ -239,12 +327,19 @@ async fn secret<B: Snapshots>(shared: &Shared<B>, view: &View) -> Result<Option<
             );
             Problem::new(Reason::SecretForbidden, message)
         }
-        _ => Problem::new(Reason::SourceUnreachable, format!("Secret {name} cannot be read: {error}")),
+        _ => Problem::new(
+            Reason::SourceUnreachable,
+            format!("Secret {name} cannot be read: {error}"),
+        ),
     })
 }
 
 fn namespace(view: &View) -> &str {
-    view.repository.metadata.namespace.as_deref().unwrap_or_default()
+    view.repository
+        .metadata
+        .namespace
+        .as_deref()
+        .unwrap_or_default()
 }
 
 fn name(view: &View) -> &str {

@@ -36,13 +36,26 @@ enum Form<K> {
 impl<K: Serialize + DeserializeOwned> Cached<K> {
     /// Caches an object whole; `wakes` is a hash of the parts whose change triggers a reconcile.
     pub(crate) fn whole(object: K, wakes: u64) -> Self {
-        Self { form: Form::Whole(Arc::new(object)), wakes, due: None }
+        Self {
+            form: Form::Whole(Arc::new(object)),
+            wakes,
+            due: None,
+        }
     }
 
     /// Caches an object packed, with additional data. Keeps it unpacked if packing fails.
-    pub(crate) fn packed(object: K, more: &impl Serialize, alike: &'static Alike, wakes: u64) -> Self {
+    pub(crate) fn packed(
+        object: K,
+        more: &impl Serialize,
+        alike: &'static Alike,
+        wakes: u64,
+    ) -> Self {
         match alike.keep(&(&object, more)) {
-            Ok(text) => Self { form: Form::Packed(text), wakes, due: None },
+            Ok(text) => Self {
+                form: Form::Packed(text),
+                wakes,
+                due: None,
+            },
             Err(_) => Self::whole(object, wakes),
         }
     }
@@ -56,7 +69,9 @@ impl<K: Serialize + DeserializeOwned> Cached<K> {
     pub(crate) fn object(&self) -> Option<Arc<K>> {
         match &self.form {
             Form::Whole(object) => Some(object.clone()),
-            Form::Packed(text) => text.read::<(K, IgnoredAny)>().map(|(object, _)| Arc::new(object)),
+            Form::Packed(text) => text
+                .read::<(K, IgnoredAny)>()
+                .map(|(object, _)| Arc::new(object)),
         }
     }
 
@@ -92,12 +107,19 @@ pub struct Store<K> {
 impl<K: Serialize + DeserializeOwned> Store<K> {
     /// `wake` receives the objects whose change triggers a reconcile.
     pub fn new(wake: Wake) -> Arc<Self> {
-        Arc::new(Self { objects: Mutex::default(), wake })
+        Arc::new(Self {
+            objects: Mutex::default(),
+            wake,
+        })
     }
 
     pub fn put(&self, key: &Key, object: Cached<K>) {
         let wakes = object.wakes;
-        if self.lock().insert(key.clone(), object).is_none_or(|before| before.wakes != wakes) {
+        if self
+            .lock()
+            .insert(key.clone(), object)
+            .is_none_or(|before| before.wakes != wakes)
+        {
             self.wake(key);
         }
     }
@@ -120,12 +142,19 @@ impl<K: Serialize + DeserializeOwned> Store<K> {
 
     /// Whether an object is cached unpacked and satisfies a condition.
     pub(crate) fn is(&self, name: &Name, is: impl Fn(&K) -> bool) -> bool {
-        self.lock().get(name).and_then(Cached::at_hand).is_some_and(is)
+        self.lock()
+            .get(name)
+            .and_then(Cached::at_hand)
+            .is_some_and(is)
     }
 
     /// The names of the objects that satisfy a condition.
     pub(crate) fn all(&self, is: impl Fn(&Cached<K>) -> bool) -> Vec<Key> {
-        self.lock().iter().filter(|(_, object)| is(object)).map(|(key, _)| key.clone()).collect()
+        self.lock()
+            .iter()
+            .filter(|(_, object)| is(object))
+            .map(|(key, _)| key.clone())
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Cached<K>>> {

@@ -52,13 +52,28 @@ where
         let (clock, sent) = (self.clock.clone(), self.clock.sent());
         let answer = self.inner.call(request);
         async move {
-            let none = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", BEGINS.as_secs()));
-            let answer = tokio::time::timeout(BEGINS, answer).await.map_err(none)?.map_err(Into::into)?;
+            let none = |_| {
+                io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("no answer within {} s", BEGINS.as_secs()),
+                )
+            };
+            let answer = tokio::time::timeout(BEGINS, answer)
+                .await
+                .map_err(none)?
+                .map_err(Into::into)?;
             // An error may come from a proxy, with the proxy's time.
-            if let Some(date) = answer.headers().get(DATE).filter(|_| answer.status().is_success()) {
+            if let Some(date) = answer
+                .headers()
+                .get(DATE)
+                .filter(|_| answer.status().is_success())
+            {
                 clock.answered(sent, date.as_bytes());
             }
-            let busy = matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+            let busy = matches!(
+                answer.status(),
+                StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+            );
             if let Some(after) = answer.headers().get(RETRY_AFTER).filter(|_| busy) {
                 clock.busy(after.as_bytes());
             }
@@ -89,7 +104,10 @@ mod tests {
         }
 
         fn call(&mut self, (): ()) -> Self::Future {
-            let answer = Response::builder().status(self.0).header(DATE, self.1).header(RETRY_AFTER, "7");
+            let answer = Response::builder()
+                .status(self.0)
+                .header(DATE, self.1)
+                .header(RETRY_AFTER, "7");
             std::future::ready(Ok(answer.body(()).unwrap()))
         }
     }
@@ -113,27 +131,51 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silent_api_server_times_out() {
-        let asked = tokio::time::timeout(2 * BEGINS, Timed::new(Silent, ServerClock::default()).call(()));
-        assert_eq!(asked.await.unwrap().unwrap_err().to_string(), "no answer within 60 s");
+        let asked = tokio::time::timeout(
+            2 * BEGINS,
+            Timed::new(Silent, ServerClock::default()).call(()),
+        );
+        assert_eq!(
+            asked.await.unwrap().unwrap_err().to_string(),
+            "no answer within 60 s"
+        );
     }
 
     #[tokio::test]
     async fn only_successful_responses_set_the_clock() {
-        let (clock, far) = (ServerClock::default(), Timestamp::from_second(4_000_000_000).unwrap());
-        let ask = async |code| Timed::new(Server(code, "Tue, 02 Oct 2096 07:06:40 GMT"), clock.clone()).call(()).await.unwrap();
+        let (clock, far) = (
+            ServerClock::default(),
+            Timestamp::from_second(4_000_000_000).unwrap(),
+        );
+        let ask = async |code| {
+            Timed::new(Server(code, "Tue, 02 Oct 2096 07:06:40 GMT"), clock.clone())
+                .call(())
+                .await
+                .unwrap()
+        };
         ask(502).await;
         assert!(clock.now() < far);
         ask(200).await;
         assert!(clock.busy_for().is_zero(), "neither asks for time");
-        assert!((far..far + jiff::SignedDuration::from_mins(10)).contains(&clock.now()), "{}", clock.now());
+        assert!(
+            (far..far + jiff::SignedDuration::from_mins(10)).contains(&clock.now()),
+            "{}",
+            clock.now()
+        );
     }
 
     #[tokio::test]
     async fn retry_after_of_a_busy_server_is_recorded() {
         for code in [429, 503] {
             let clock = ServerClock::default();
-            Timed::new(Server(code, ""), clock.clone()).call(()).await.unwrap();
-            assert!((6_000..=7_000).contains(&clock.busy_for().as_millis()), "{code}");
+            Timed::new(Server(code, ""), clock.clone())
+                .call(())
+                .await
+                .unwrap();
+            assert!(
+                (6_000..=7_000).contains(&clock.busy_for().as_millis()),
+                "{code}"
+            );
         }
     }
 }

@@ -79,8 +79,14 @@ impl Cluster {
     }
 
     /// Calls the API server and counts failures.
-    pub async fn call<T>(&self, what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
-        error::call(what, request).await.inspect_err(|error| self.metrics.failed(error))
+    pub async fn call<T>(
+        &self,
+        what: &'static str,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Error> {
+        error::call(what, request)
+            .await
+            .inspect_err(|error| self.metrics.failed(error))
     }
 
     /// Like [`Self::call`], but returns `None` when the object does not exist.
@@ -89,6 +95,8 @@ impl Cluster {
         what: &'static str,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<Option<T>, Error> {
-        error::call_opt(what, request).await.inspect_err(|error| self.metrics.failed(error))
+        error::call_opt(what, request)
+            .await
+            .inspect_err(|error| self.metrics.failed(error))
     }
 }

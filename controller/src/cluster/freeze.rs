@@ -57,7 +57,10 @@ pub struct Freezes {
 impl Freezes {
     /// Starts with everything frozen, or with no namespace frozen.
     pub fn new(whole: bool) -> Self {
-        Self { whole, namespaces: Mutex::default() }
+        Self {
+            whole,
+            namespaces: Mutex::default(),
+        }
     }
 
     /// Whether and why nothing starts in a namespace.
@@ -65,18 +68,26 @@ impl Freezes {
         if self.whole {
             return Some(Frozen::Whole);
         }
-        self.lock().contains(namespace).then(|| Frozen::Namespace(namespace.to_owned()))
+        self.lock()
+            .contains(namespace)
+            .then(|| Frozen::Namespace(namespace.to_owned()))
     }
 
     /// Records a namespace as the watch shows it; `None`: it was deleted. Returns whether it was frozen or unfrozen.
     pub fn show(&self, name: &str, namespace: Option<&impl ResourceExt>) -> bool {
         let value = namespace.and_then(|namespace| namespace.annotations().get(names::FREEZE));
-        if value.is_some_and(|value| value == "true") { self.lock().insert(name.into()) } else { self.lock().remove(name) }
+        if value.is_some_and(|value| value == "true") {
+            self.lock().insert(name.into())
+        } else {
+            self.lock().remove(name)
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<Box<str>>> {
         // Consistent between any two events, so a poisoned lock still holds a valid value.
-        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+        self.namespaces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,18 +101,24 @@ mod tests {
     fn annotation_freezes_its_namespace_until_it_is_gone() {
         let freezes = Freezes::new(false);
         let show = |name: &str, value: Option<&str>| {
-            let metadata =
-                serde_json::json!({"name": name, "annotations": value.map(|value| serde_json::json!({names::FREEZE: value}))});
-            let namespace: Namespace = serde_json::from_value(serde_json::json!({"metadata": metadata})).unwrap();
+            let metadata = serde_json::json!({"name": name, "annotations": value.map(|value| serde_json::json!({names::FREEZE: value}))});
+            let namespace: Namespace =
+                serde_json::from_value(serde_json::json!({"metadata": metadata})).unwrap();
             freezes.show(name, Some(&namespace))
         };
         assert!(!show("a", None) && show("b", Some("true")));
-        assert_eq!((freezes.of("a"), freezes.of("b")), (None, Some(Frozen::Namespace("b".into()))));
+        assert_eq!(
+            (freezes.of("a"), freezes.of("b")),
+            (None, Some(Frozen::Namespace("b".into())))
+        );
         assert!(!show("b", Some("true")) && !show("a", Some("false")));
         assert!(show("b", None));
         assert_eq!(freezes.of("b"), None);
         assert!(show("b", Some("true")));
-        assert!(freezes.show("b", None::<&Namespace>), "and one that is made again begins anew");
+        assert!(
+            freezes.show("b", None::<&Namespace>),
+            "and one that is made again begins anew"
+        );
         assert_eq!(freezes.of("b"), None);
     }
 

@@ -56,7 +56,11 @@ struct Observed {
 
 impl Observed {
     fn see(&mut self, lease: Option<Lease>, now: Instant) {
-        let version = |lease: &Option<Lease>| lease.as_ref().map(|lease| lease.metadata.resource_version.clone());
+        let version = |lease: &Option<Lease>| {
+            lease
+                .as_ref()
+                .map(|lease| lease.metadata.resource_version.clone())
+        };
         if self.since.is_none() || version(&self.lease) != version(&lease) {
             self.since = Some(now);
         }
@@ -64,7 +68,11 @@ impl Observed {
     }
 
     fn step(&self, identity: &str, now: Instant) -> Step {
-        let holder = self.lease.as_ref().and_then(|lease| lease.spec.as_ref()).and_then(|spec| spec.holder_identity.as_deref());
+        let holder = self
+            .lease
+            .as_ref()
+            .and_then(|lease| lease.spec.as_ref())
+            .and_then(|spec| spec.holder_identity.as_deref());
         let free = self.since.unwrap_or(now) + LASTS;
         match holder {
             None | Some("") => Step::Take,
@@ -79,7 +87,11 @@ impl Candidate {
     pub fn new(client: Client, name: &str, pod: &str) -> Self {
         // A restarted container gets another identity, because requests of its predecessor may still be in progress.
         let identity = format!("{pod}_{:08x}", rand::random::<u32>());
-        Self { api: Api::default_namespaced(client), name: name.to_owned(), identity }
+        Self {
+            api: Api::default_namespaced(client),
+            name: name.to_owned(),
+            identity,
+        }
     }
 
     pub fn identity(&self) -> &str {
@@ -89,22 +101,35 @@ impl Candidate {
     /// Waits until this candidate leads. Returns the Lease, and the time at which the winning request was sent.
     pub async fn wins(&self) -> (Lease, Instant) {
         let mut seen = Observed::default();
-        let mut events = std::pin::pin!(watch_object(self.api.clone(), &self.name).default_backoff());
+        let mut events =
+            std::pin::pin!(watch_object(self.api.clone(), &self.name).default_backoff());
         loop {
-            let step =
-                if seen.since.is_some() { seen.step(&self.identity, Instant::now()) } else { Step::Wait(Instant::now() + LASTS) };
+            let step = if seen.since.is_some() {
+                seen.step(&self.identity, Instant::now())
+            } else {
+                Step::Wait(Instant::now() + LASTS)
+            };
             match step {
                 Step::Take => {
                     let sent = Instant::now();
                     match self.write(seen.lease.as_ref(), &self.identity).await {
                         Ok(lease) => return (lease, sent),
                         Err(error)
-                            if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists | ErrorKind::NotFound) => {}
-                        Err(error) => tracing::warn!(%error, lease = self.name, "the leader's Lease cannot be taken"),
+                            if matches!(
+                                error.kind(),
+                                ErrorKind::Conflict
+                                    | ErrorKind::AlreadyExists
+                                    | ErrorKind::NotFound
+                            ) => {}
+                        Err(error) => {
+                            tracing::warn!(%error, lease = self.name, "the leader's Lease cannot be taken")
+                        }
                     }
                     tokio::time::sleep(AGAIN).await;
                     // Read who was faster. An error of this read is ignored.
-                    if let Ok(lease) = error::call_opt("read the leader's lease", self.api.get(&self.name)).await {
+                    if let Ok(lease) =
+                        error::call_opt("read the leader's lease", self.api.get(&self.name)).await
+                    {
                         seen.see(lease, Instant::now());
                     }
                 }
@@ -127,18 +152,35 @@ impl Candidate {
             let (mut sent, mut last) = (Instant::now(), String::from("no answer"));
             loop {
                 match timeout_at(until, self.write(Some(&lease), &self.identity)).await {
-                    Err(_) => return format!("the Lease could not be renewed for {} s: {last}", GIVES_UP.as_secs()),
+                    Err(_) => {
+                        return format!(
+                            "the Lease could not be renewed for {} s: {last}",
+                            GIVES_UP.as_secs()
+                        );
+                    }
                     Ok(Ok(fresh)) => {
                         (lease, renewed) = (fresh, sent);
                         break;
                     }
                     // Another candidate took it, or a response was lost and the Lease is still ours.
-                    Ok(Err(error)) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
-                        match timeout_at(until, error::call_opt("read the leader's lease", self.api.get(&self.name))).await {
+                    Ok(Err(error))
+                        if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) =>
+                    {
+                        match timeout_at(
+                            until,
+                            error::call_opt("read the leader's lease", self.api.get(&self.name)),
+                        )
+                        .await
+                        {
                             Ok(Ok(Some(found))) if self.is_ours(&found) => lease = found,
                             Ok(Ok(found)) => {
-                                let holder = found.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity);
-                                return format!("the Lease is of {}", holder.as_deref().unwrap_or("no process"));
+                                let holder = found
+                                    .and_then(|lease| lease.spec)
+                                    .and_then(|spec| spec.holder_identity);
+                                return format!(
+                                    "the Lease is of {}",
+                                    holder.as_deref().unwrap_or("no process")
+                                );
                             }
                             Ok(Err(error)) => last = error.to_string(),
                             Err(_) => {}
@@ -164,12 +206,17 @@ impl Candidate {
     }
 
     fn is_ours(&self, lease: &Lease) -> bool {
-        lease.spec.as_ref().is_some_and(|spec| spec.holder_identity.as_deref() == Some(self.identity.as_str()))
+        lease
+            .spec
+            .as_ref()
+            .is_some_and(|spec| spec.holder_identity.as_deref() == Some(self.identity.as_str()))
     }
 
     /// Writes a holder to the Lease if it is unchanged since it was seen.
     async fn write(&self, before: Option<&Lease>, holder: &str) -> Result<Lease, Error> {
-        let old = before.and_then(|lease| lease.spec.clone()).unwrap_or_default();
+        let old = before
+            .and_then(|lease| lease.spec.clone())
+            .unwrap_or_default();
         let now = MicroTime(Timestamp::now());
         let same = old.holder_identity.as_deref() == Some(holder);
         let wanted = Lease {
@@ -181,16 +228,34 @@ impl Candidate {
             spec: Some(LeaseSpec {
                 holder_identity: Some(holder.to_owned()),
                 lease_duration_seconds: i32::try_from(LASTS.as_secs()).ok(),
-                acquire_time: if same { old.acquire_time } else { Some(now.clone()) },
+                acquire_time: if same {
+                    old.acquire_time
+                } else {
+                    Some(now.clone())
+                },
                 renew_time: Some(now),
-                lease_transitions: Some(old.lease_transitions.unwrap_or(0) + i32::from(!same && !holder.is_empty())),
+                lease_transitions: Some(
+                    old.lease_transitions.unwrap_or(0) + i32::from(!same && !holder.is_empty()),
+                ),
                 ..LeaseSpec::default()
             }),
         };
         let params = PostParams::default();
         match before {
-            Some(_) => error::call("renew the leader's lease", self.api.replace(&self.name, &params, &wanted)).await,
-            None => error::call("create the leader's lease", self.api.create(&params, &wanted)).await,
+            Some(_) => {
+                error::call(
+                    "renew the leader's lease",
+                    self.api.replace(&self.name, &params, &wanted),
+                )
+                .await
+            }
+            None => {
+                error::call(
+                    "create the leader's lease",
+                    self.api.create(&params, &wanted),
+                )
+                .await
+            }
         }
     }
 }
@@ -215,12 +280,20 @@ mod tests {
         assert_eq!(seen.step("a", at(1)), Step::Wait(at(16)));
         seen.see(Some(lease("2", "b")), at(4));
         seen.see(Some(lease("2", "b")), at(9));
-        assert_eq!(seen.step("a", at(18)), Step::Wait(at(19)), "counted from its last change, not from the last look");
+        assert_eq!(
+            seen.step("a", at(18)),
+            Step::Wait(at(19)),
+            "counted from its last change, not from the last look"
+        );
         assert_eq!(seen.step("a", at(19)), Step::Take);
         seen.see(Some(lease("3", "")), at(20));
         assert_eq!(seen.step("a", at(20)), Step::Take, "given back");
         seen.see(Some(lease("4", "a")), at(21));
-        assert_eq!(seen.step("a", at(21)), Step::Take, "its own, of an answer that was lost");
+        assert_eq!(
+            seen.step("a", at(21)),
+            Step::Take,
+            "its own, of an answer that was lost"
+        );
     }
 
     #[test]

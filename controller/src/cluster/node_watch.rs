@@ -47,7 +47,11 @@ impl Index<Node> for Watched {
 /// Watches nodes until `stop`.
 pub async fn run(ctx: Arc<Cluster>, stop: watch::Receiver<bool>) {
     let api: Api<Node> = Api::all(ctx.client.clone());
-    until(stop, follow("nodes", api, watcher::Config::default(), Watched(ctx))).await;
+    until(
+        stop,
+        follow("nodes", api, watcher::Config::default(), Watched(ctx)),
+    )
+    .await;
 }
 
 /// The current state of the node. Uses the cache while it shows a healthy node, because no decision depends on a healthy one.
@@ -56,7 +60,9 @@ pub async fn run(ctx: Arc<Cluster>, stop: watch::Receiver<bool>) {
 /// When a call fails. Without the right to read nodes, the state is unknown.
 pub async fn live(name: &str, boot_id: Option<&str>, ctx: &Cluster) -> Result<NodeState, Error> {
     match ctx.nodes.get(name) {
-        NodeState::There(node) if node.is_well() && boot_id.is_none_or(|boot_id| boot_id == node.boot_id) => {
+        NodeState::There(node)
+            if node.is_well() && boot_id.is_none_or(|boot_id| boot_id == node.boot_id) =>
+        {
             Ok(NodeState::There(node))
         }
         NodeState::There(_) | NodeState::Gone(_) | NodeState::Unknown => read(name, ctx).await,

@@ -34,15 +34,26 @@ pub struct NodeView {
 impl NodeView {
     pub fn of(node: &Node) -> Self {
         let status = node.status.as_ref();
-        let ready = status.and_then(|status| status.conditions.as_ref()).and_then(|all| all.iter().find(|c| c.type_ == "Ready"));
+        let ready = status
+            .and_then(|status| status.conditions.as_ref())
+            .and_then(|all| all.iter().find(|c| c.type_ == "Ready"));
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         Self {
             name: node.name_any(),
             ready: ready.is_some_and(|c| c.status == "True"),
-            since: ready.and_then(|c| c.last_transition_time.as_ref()).map(|at| at.0),
-            said: clip(ready.and_then(|c| c.message.as_deref()).unwrap_or_default(), 100),
-            boot_id: status.and_then(|status| status.node_info.as_ref()).map(|info| info.boot_id.clone()).unwrap_or_default(),
-            out_of_service: taints.is_some_and(|all| all.iter().any(|taint| taint.key == OUT_OF_SERVICE)),
+            since: ready
+                .and_then(|c| c.last_transition_time.as_ref())
+                .map(|at| at.0),
+            said: clip(
+                ready.and_then(|c| c.message.as_deref()).unwrap_or_default(),
+                100,
+            ),
+            boot_id: status
+                .and_then(|status| status.node_info.as_ref())
+                .map(|info| info.boot_id.clone())
+                .unwrap_or_default(),
+            out_of_service: taints
+                .is_some_and(|all| all.iter().any(|taint| taint.key == OUT_OF_SERVICE)),
         }
     }
 
@@ -64,7 +75,9 @@ pub enum NodeState {
 
 /// The boot ID of the node when it was lost.
 pub(crate) fn boot_id<'a>(attempt: Option<&'a Attempt>, node: &str) -> Option<&'a str> {
-    attempt.filter(|attempt| attempt.node_name.as_deref() == Some(node)).and_then(|attempt| attempt.boot_id.as_deref())
+    attempt
+        .filter(|attempt| attempt.node_name.as_deref() == Some(node))
+        .and_then(|attempt| attempt.boot_id.as_deref())
 }
 
 /// The proof that no process of a pod runs on a node any more: the node was deleted, is out of service, or was rebooted since the pod was
@@ -72,9 +85,9 @@ pub(crate) fn boot_id<'a>(attempt: Option<&'a Attempt>, node: &str) -> Option<&'
 pub fn over(name: &str, attempt: Option<&Attempt>, node: &NodeState) -> Option<String> {
     match node {
         NodeState::Gone(of) if of == name => Some(format!("node {name} was deleted")),
-        NodeState::There(node) if node.name == name && node.out_of_service => {
-            Some(format!("node {name} has the taint node.kubernetes.io/out-of-service"))
-        }
+        NodeState::There(node) if node.name == name && node.out_of_service => Some(format!(
+            "node {name} has the taint node.kubernetes.io/out-of-service"
+        )),
         NodeState::There(node) if node.name == name && !node.boot_id.is_empty() => {
             let anew = boot_id(attempt, name).is_some_and(|boot_id| boot_id != node.boot_id);
             anew.then(|| format!("node {name} was started anew"))
@@ -98,7 +111,11 @@ struct Inner {
 impl Nodes {
     /// How long this process has seen a just-read node continuously Ready.
     pub fn ready_for(&self, node: &NodeView) -> Option<Duration> {
-        self.lock().ready.get(&node.name).filter(|(since, _)| *since == node.since).map(|(_, seen)| seen.elapsed())
+        self.lock()
+            .ready
+            .get(&node.name)
+            .filter(|(since, _)| *since == node.since)
+            .map(|(_, seen)| seen.elapsed())
     }
 
     /// A node according to the cache.
@@ -117,8 +134,14 @@ impl Nodes {
         // A node that became Ready again has another transition time, whatever its clock shows.
         if !node.ready {
             inner.ready.remove(&node.name);
-        } else if inner.ready.get(&node.name).is_none_or(|(since, _)| *since != node.since) {
-            inner.ready.insert(node.name.clone(), (node.since, Instant::now()));
+        } else if inner
+            .ready
+            .get(&node.name)
+            .is_none_or(|(since, _)| *since != node.since)
+        {
+            inner
+                .ready
+                .insert(node.name.clone(), (node.since, Instant::now()));
         }
         let old = inner.known.insert(node.name.clone(), node.clone());
         is_news(old.as_ref(), node)
@@ -162,9 +185,15 @@ mod tests {
     #[test]
     fn only_relevant_changes_of_nodes_are_news() {
         let nodes = Nodes::default();
-        let put = |name: &str, ready: &str, boot: &str| nodes.put(&NodeView::of(&node(name, ready, boot)));
+        let put = |name: &str, ready: &str, boot: &str| {
+            nodes.put(&NodeView::of(&node(name, ready, boot)))
+        };
         assert!(!put("a", "True", "1") && put("b", "False", "1"));
-        assert_eq!(nodes.get("a"), NodeState::Unknown, "not before the list is complete");
+        assert_eq!(
+            nodes.get("a"),
+            NodeState::Unknown,
+            "not before the list is complete"
+        );
         nodes.listed();
         assert!(matches!(nodes.get("a"), NodeState::There(_)));
         assert_eq!(nodes.get("gone"), NodeState::Gone("gone".into()));
@@ -182,7 +211,11 @@ mod tests {
         let sees = |ready: &str, since: &str| {
             let mut seen = node("a", ready, "1");
             let at = since.parse().unwrap();
-            for condition in seen.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten()) {
+            for condition in seen
+                .status
+                .iter_mut()
+                .flat_map(|status| status.conditions.iter_mut().flatten())
+            {
                 condition.last_transition_time = Some(crds::whole_seconds(at));
             }
             nodes.put(&NodeView::of(&seen));
@@ -196,17 +229,30 @@ mod tests {
         assert_eq!(sees("Unknown", later), None);
         let again = sees("True", long_ago).unwrap();
         std::thread::sleep(Duration::from_millis(2));
-        let of = |since: &str| NodeView { name: "a".into(), since: Some(since.parse().unwrap()), ..NodeView::default() };
-        assert_eq!(nodes.ready_for(&of(later)), None, "what was read live is ahead of the watch");
+        let of = |since: &str| NodeView {
+            name: "a".into(),
+            since: Some(since.parse().unwrap()),
+            ..NodeView::default()
+        };
+        assert_eq!(
+            nodes.ready_for(&of(later)),
+            None,
+            "what was read live is ahead of the watch"
+        );
         assert!(nodes.ready_for(&of(long_ago)).is_some());
-        assert!(sees("True", later).unwrap() > again, "lost and back, and nobody saw it");
+        assert!(
+            sees("True", later).unwrap() > again,
+            "lost and back, and nobody saw it"
+        );
     }
 
     #[test]
     fn node_view_has_condition_taint_and_boot_id() {
         let mut wanted = node("a", "Unknown", "boot");
-        wanted.spec =
-            serde_json::from_value(serde_json::json!({"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]})).unwrap();
+        wanted.spec = serde_json::from_value(
+            serde_json::json!({"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}),
+        )
+        .unwrap();
         let view = NodeView::of(&wanted);
         assert!(!view.ready && view.out_of_service && view.since.is_some());
         assert_eq!((view.boot_id.as_str(), view.said.as_str()), ("boot", "m"));

@@ -52,23 +52,40 @@ impl Alike {
     }
 
     fn pack(&'static self, text: &[u8]) -> Result<Packed> {
-        let mut bytes = Vec::with_capacity(LENGTH + text.len() + MORE * (1 + text.len() / (16 << 10)));
-        bytes.extend(u32::try_from(text.len()).context("a text of more than 4 GiB")?.to_le_bytes());
+        let mut bytes =
+            Vec::with_capacity(LENGTH + text.len() + MORE * (1 + text.len() / (16 << 10)));
+        bytes.extend(
+            u32::try_from(text.len())
+                .context("a text of more than 4 GiB")?
+                .to_le_bytes(),
+        );
         let status = DEFLATE.with_borrow_mut(|deflate| {
             deflate.reset();
             deflate.set_dictionary(self.0.get_or_init(|| text.into()))?;
             deflate.compress_vec(text, &mut bytes, FlushCompress::Finish)
         })?;
-        ensure!(status == Status::StreamEnd, "a text of {} bytes is larger when it is packed", text.len());
-        Ok(Packed { bytes: bytes.into(), alike: self })
+        ensure!(
+            status == Status::StreamEnd,
+            "a text of {} bytes is larger when it is packed",
+            text.len()
+        );
+        Ok(Packed {
+            bytes: bytes.into(),
+            alike: self,
+        })
     }
 }
 
 impl Packed {
     /// The value; `None` (logged) when it cannot be unpacked.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Option<T> {
-        let read = self.text().and_then(|text| Ok(serde_json::from_slice(&text)?));
-        read.inspect_err(|error| tracing::error!(%error, "a packed object in the cache cannot be read")).ok()
+        let read = self
+            .text()
+            .and_then(|text| Ok(serde_json::from_slice(&text)?));
+        read.inspect_err(
+            |error| tracing::error!(%error, "a packed object in the cache cannot be read"),
+        )
+        .ok()
     }
 
     /// The text; an error when it differs from the packed one.
@@ -82,7 +99,11 @@ impl Packed {
             inflate.set_dictionary(dictionary)?;
             inflate.decompress_vec(bytes, &mut text, FlushDecompress::Finish)
         })?;
-        ensure!(status == Status::StreamEnd && text.len() == length, "{} of {length} bytes came back", text.len());
+        ensure!(
+            status == Status::StreamEnd && text.len() == length,
+            "{} of {length} bytes came back",
+            text.len()
+        );
         Ok(text)
     }
 
@@ -100,8 +121,15 @@ mod tests {
     #[test]
     fn packed_texts_round_trip() {
         static ALIKE: [Alike; 4] = [const { Alike::new() }; 4];
-        let long: Vec<u8> = (0..100_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-        let texts = [br#"{"a": 1, "b": "one text and another"}"#.as_slice(), b"", b"{}", &long];
+        let long: Vec<u8> = (0..100_000_u32)
+            .flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes())
+            .collect();
+        let texts = [
+            br#"{"a": 1, "b": "one text and another"}"#.as_slice(),
+            b"",
+            b"{}",
+            &long,
+        ];
         for (first, alike) in texts.iter().zip(&ALIKE) {
             for text in [first].into_iter().chain(&texts) {
                 assert_eq!(alike.pack(text).unwrap().text().unwrap(), *text);
@@ -112,8 +140,11 @@ mod tests {
     #[test]
     fn shared_content_costs_almost_nothing() {
         static ALIKE: Alike = Alike::new();
-        let text =
-            |n: u32| format!(r#"{{"kind": "TerraformRun", "name": "run-{n}", "phase": "Succeeded", "message": "no changes"}}"#);
+        let text = |n: u32| {
+            format!(
+                r#"{{"kind": "TerraformRun", "name": "run-{n}", "phase": "Succeeded", "message": "no changes"}}"#
+            )
+        };
         ALIKE.pack(text(1).as_bytes()).unwrap();
         let second = ALIKE.pack(text(2).as_bytes()).unwrap().size();
         assert!(second < 24, "{second} bytes");
@@ -122,10 +153,27 @@ mod tests {
     #[test]
     fn damaged_packed_text_is_an_error() {
         static ALIKE: [Alike; 2] = [const { Alike::new() }; 2];
-        let packed = ALIKE[0].pack(br#"{"a": "some words that are no others"}"#).unwrap();
+        let packed = ALIKE[0]
+            .pack(br#"{"a": "some words that are no others"}"#)
+            .unwrap();
         let mut longer = packed.bytes.to_vec();
         longer[0] += 1;
-        assert!(Packed { bytes: longer.into(), alike: &ALIKE[0] }.text().is_err());
-        assert!(Packed { alike: &ALIKE[1], ..packed }.text().is_err(), "packed elsewhere");
+        assert!(
+            Packed {
+                bytes: longer.into(),
+                alike: &ALIKE[0]
+            }
+            .text()
+            .is_err()
+        );
+        assert!(
+            Packed {
+                alike: &ALIKE[1],
+                ..packed
+            }
+            .text()
+            .is_err(),
+            "packed elsewhere"
+        );
     }
 }

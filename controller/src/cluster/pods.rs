@@ -41,15 +41,24 @@ impl Pods {
     /// Namespace and name of the runs of the held pods on these nodes.
     pub fn on(&self, is_node: impl Fn(&str) -> bool) -> Vec<Name> {
         let held = self.lock();
-        let there = held.iter().filter(|(_, view)| view.node.as_deref().is_some_and(&is_node));
-        there.map(|(key, view)| (key.0.clone(), view.run.as_str().into())).collect()
+        let there = held
+            .iter()
+            .filter(|(_, view)| view.node.as_deref().is_some_and(&is_node));
+        there
+            .map(|(key, view)| (key.0.clone(), view.run.as_str().into()))
+            .collect()
     }
 
     /// The held pods of a run.
     pub fn of_run(&self, run: &Name) -> Vec<PodView> {
         let held = self.lock();
-        let of_namespace = held.range((run.0.clone(), Box::default())..).take_while(|(key, _)| key.0 == run.0);
-        of_namespace.filter(|(_, view)| *view.run == *run.1).map(|(_, view)| view.clone()).collect()
+        let of_namespace = held
+            .range((run.0.clone(), Box::default())..)
+            .take_while(|(key, _)| key.0 == run.0);
+        of_namespace
+            .filter(|(_, view)| *view.run == *run.1)
+            .map(|(_, view)| view.clone())
+            .collect()
     }
 
     /// Records a release before the watch shows it, to prevent a second one.
@@ -81,17 +90,39 @@ mod tests {
         let pods = Pods::default();
         let put = |namespace: &str, name: &str, held| {
             let (run, uid) = (format!("run-{name}"), name.to_owned());
-            let view = PodView { name: name.to_owned(), held, run, uid, node: Some("n".into()), ..PodView::default() };
+            let view = PodView {
+                name: name.to_owned(),
+                held,
+                run,
+                uid,
+                node: Some("n".into()),
+                ..PodView::default()
+            };
             pods.put(&Key::new((namespace.into(), name.into())), Some(view));
         };
-        for (namespace, name, held) in [("ns", "a", true), ("ns", "b", false), ("other", "a", true)] {
+        for (namespace, name, held) in [("ns", "a", true), ("ns", "b", false), ("other", "a", true)]
+        {
             put(namespace, name, held);
         }
         assert!(pods.get("ns", "a").is_some());
         assert!(pods.get("ns", "b").is_none());
-        let of_run = |namespace: &str, run: &str| pods.of_run(&(namespace.into(), run.into())).len();
-        assert_eq!((of_run("ns", "run-a"), of_run("ns", "run-b"), of_run("x", "run-a")), (1, 0, 0));
-        assert_eq!(pods.on(|node| node == "n"), [("ns".into(), "run-a".into()), ("other".into(), "run-a".into())]);
+        let of_run =
+            |namespace: &str, run: &str| pods.of_run(&(namespace.into(), run.into())).len();
+        assert_eq!(
+            (
+                of_run("ns", "run-a"),
+                of_run("ns", "run-b"),
+                of_run("x", "run-a")
+            ),
+            (1, 0, 0)
+        );
+        assert_eq!(
+            pods.on(|node| node == "n"),
+            [
+                ("ns".into(), "run-a".into()),
+                ("other".into(), "run-a".into())
+            ]
+        );
         put("ns", "a", false);
         assert!(pods.get("ns", "a").is_none(), "released");
         put("ns", "d", true);

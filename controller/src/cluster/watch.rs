@@ -15,7 +15,10 @@ pub struct Wakers(RwLock<Vec<(Option<String>, Wake)>>);
 
 impl Wakers {
     pub fn add(&self, scope: Option<String>, wake: Wake) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).push((scope, wake));
+        self.0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((scope, wake));
     }
 
     pub fn send_all(&self, objects: &[Key]) {
@@ -27,7 +30,10 @@ impl Wakers {
     /// Wakes an object.
     pub fn send(&self, namespace: &str, name: &str) {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        for (_, wake) in all.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace)) {
+        for (_, wake) in all
+            .iter()
+            .filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace))
+        {
             // The receiver is gone when the controller shuts down.
             let _ = wake.unbounded_send(Arc::new((namespace.into(), name.into())));
         }

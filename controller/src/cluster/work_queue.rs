@@ -34,7 +34,11 @@ enum Rank {
 
 impl Rank {
     const fn of(comes_first: bool) -> Self {
-        if comes_first { Self::First } else { Self::Later }
+        if comes_first {
+            Self::First
+        } else {
+            Self::Later
+        }
     }
 }
 
@@ -62,7 +66,14 @@ struct WorkQueue<K> {
 
 impl<K: Clone + Eq + Hash> WorkQueue<K> {
     fn new() -> Self {
-        Self { entries: HashMap::new(), first: VecDeque::new(), later: VecDeque::new(), due: BTreeMap::new(), put: 0, taken: 0 }
+        Self {
+            entries: HashMap::new(),
+            first: VecDeque::new(),
+            later: VecDeque::new(),
+            due: BTreeMap::new(),
+            put: 0,
+            taken: 0,
+        }
     }
 
     /// Queues an object.
@@ -97,10 +108,18 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             self.wake(key, rank);
         }
         self.taken = self.taken.wrapping_add(1);
-        let ranks = if self.taken.is_multiple_of(LATER_EACH) { [Rank::Later, Rank::First] } else { [Rank::First, Rank::Later] };
+        let ranks = if self.taken.is_multiple_of(LATER_EACH) {
+            [Rank::Later, Rank::First]
+        } else {
+            [Rank::First, Rank::Later]
+        };
         for rank in ranks {
             while let Some(key) = self.line(rank).pop_front() {
-                if let Some(entry) = self.entries.get_mut(&key).filter(|entry| !entry.busy && entry.waits == Some(rank)) {
+                if let Some(entry) = self
+                    .entries
+                    .get_mut(&key)
+                    .filter(|entry| !entry.busy && entry.waits == Some(rank))
+                {
                     (entry.waits, entry.busy) = (None, true);
                     return Some(key);
                 }
@@ -111,7 +130,9 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 
     /// Ends a reconcile; queues the next at `again`, unless a wake-up comes first.
     fn done(&mut self, key: K, again: Option<Instant>, rank: Rank) {
-        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
         entry.busy = false;
         if let Some(rank) = entry.waits {
             self.line(rank).push_back(key);
@@ -157,7 +178,9 @@ pub(crate) async fn work<K, F>(
                 None => queue.done(key, None, Rank::Later),
             }
         }
-        let due = queue.next_due().filter(|_| looks.len() < usize::from(concurrency));
+        let due = queue
+            .next_due()
+            .filter(|_| looks.len() < usize::from(concurrency));
         tokio::select! {
             () = &mut stopped => break,
             Some(key) = wakes.next() => {
@@ -228,7 +251,11 @@ mod tests {
         queue.wake("a", Rank::First);
         assert_eq!(queue.take(at(0)), None, "somebody looks at it");
         queue.done("a", Some(at(9)), Rank::Later);
-        assert_eq!((queue.take(at(0)), queue.next_due()), (Some("a"), None), "it was woken: no need for another time");
+        assert_eq!(
+            (queue.take(at(0)), queue.next_due()),
+            (Some("a"), None),
+            "it was woken: no need for another time"
+        );
     }
 
     #[test]

@@ -20,14 +20,26 @@ pub(super) struct Scripts(BTreeMap<(String, String, String), String>);
 impl Scripts {
     /// Records the content of a ConfigMap. It is not converted, because it exists already.
     pub(super) fn add(&mut self, document: &Document) {
-        for (key, text) in document.data.iter().filter_map(|(key, value)| Some((key, value.as_str()?))) {
-            self.0.insert((document.namespace(), document.name(), key.clone()), text.to_owned());
+        for (key, text) in document
+            .data
+            .iter()
+            .filter_map(|(key, value)| Some((key, value.as_str()?)))
+        {
+            self.0.insert(
+                (document.namespace(), document.name(), key.clone()),
+                text.to_owned(),
+            );
         }
     }
 }
 
 /// Converts a stack.
-pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Made, notes: &mut Notes) {
+pub(super) fn terraform(
+    mut document: Document,
+    scripts: &Scripts,
+    made: &mut Made,
+    notes: &mut Notes,
+) {
     let mut to = Tree::layer(&document, notes);
     let (own, name) = (document.namespace(), document.name());
     let spec = &mut document.spec;
@@ -38,11 +50,17 @@ pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Ma
         .filter_map(|field| spec.text(&format!("containerRegistry.{field}")))
         .collect();
     if let Some(address) = address {
-        to.put("spec.repository.name", Some(made.repository_of(&own, &address.url, None)));
+        to.put(
+            "spec.repository.name",
+            Some(made.repository_of(&own, &address.url, None)),
+        );
         to.put("spec.ref", branch.or(address.git_ref));
         to.put("spec.path", address.path);
         if !registry.is_empty() {
-            notes.say("spec.containerRegistry", "has no counterpart: nothing is built, the runner fetches the code");
+            notes.say(
+                "spec.containerRegistry",
+                "has no counterpart: nothing is built, the runner fetches the code",
+            );
         }
     } else {
         to.put("spec.repository.name", Some(name));
@@ -54,9 +72,14 @@ pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Ma
         notes.say("spec", &format!("{code}: make a TerraformRepository of that name of the Git repository that it is from, and set spec.ref and spec.path"));
     }
     for (key, value) in spec.map("variables") {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
         match key.strip_prefix("TF_VAR_") {
-            Some(name) => to.push("spec.template.variables", json!({"name": name, "value": value})),
+            Some(name) => to.push(
+                "spec.template.variables",
+                json!({"name": name, "value": value}),
+            ),
             None => to.push("spec.template.env", json!({"name": key, "value": text})),
         }
     }
@@ -71,8 +94,14 @@ pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Ma
     document.spec.end(
         &[
             ("provider", "the code lists its providers"),
-            ("environment", "name the layer by it, or set template.workspace"),
-            ("postDeploy", "a hook with when: AfterApply runs a script; template.outputs publishes outputs"),
+            (
+                "environment",
+                "name the layer by it, or set template.workspace",
+            ),
+            (
+                "postDeploy",
+                "a hook with when: AfterApply runs a script; template.outputs publishes outputs",
+            ),
         ],
         notes,
     );
@@ -81,12 +110,30 @@ pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Ma
 
 /// Converts `scripts`: the name of a program or, before 0.16, a script or the key of a ConfigMap. Returns whether
 /// deletion destroys the resources.
-fn scripts_of(spec: &mut Fields, namespace: &str, known: &Scripts, to: &mut Tree, notes: &mut Notes) -> bool {
+fn scripts_of(
+    spec: &mut Fields,
+    namespace: &str,
+    known: &Scripts,
+    to: &mut Tree,
+    notes: &mut Notes,
+) -> bool {
     let mut destroys = false;
     for (field, when, instead) in [
-        ("deploy", "AfterApply", "Pawl runs init, plan and apply itself; template.hooks holds scripts"),
-        ("apply", "AfterApply", "Pawl runs init, plan and apply itself; template.hooks holds scripts"),
-        ("destroy", "AfterDestroy", "a run destroys what the layer made (deletionPolicy)"),
+        (
+            "deploy",
+            "AfterApply",
+            "Pawl runs init, plan and apply itself; template.hooks holds scripts",
+        ),
+        (
+            "apply",
+            "AfterApply",
+            "Pawl runs init, plan and apply itself; template.hooks holds scripts",
+        ),
+        (
+            "destroy",
+            "AfterDestroy",
+            "a run destroys what the layer made (deletionPolicy)",
+        ),
     ] {
         let script = format!("scripts.{field}");
         let at = spec.path(&script);
@@ -94,12 +141,15 @@ fn scripts_of(spec: &mut Fields, namespace: &str, known: &Scripts, to: &mut Tree
         if let Some(program) = spec.text(&script) {
             notes.say(&at, &format!("({program}) has no counterpart: {instead}"));
         }
-        let [inline, name, key] =
-            ["inline", "configMapRef.name", "configMapRef.key"].map(|part| spec.text(&format!("{script}.{part}")));
+        let [inline, name, key] = ["inline", "configMapRef.name", "configMapRef.key"]
+            .map(|part| spec.text(&format!("{script}.{part}")));
         let (text, hook) = match (inline, name, key) {
             (Some(text), ..) => (Some(text.clone()), json!({"inline": text})),
             (None, Some(name), Some(key)) => {
-                let text = known.0.get(&(namespace.to_owned(), name.clone(), key.clone())).cloned();
+                let text = known
+                    .0
+                    .get(&(namespace.to_owned(), name.clone(), key.clone()))
+                    .cloned();
                 (text, json!({"configMapKeyRef": {"name": name, "key": key}}))
             }
             (None, None, None) => continue,
@@ -138,7 +188,13 @@ fn named(mut hook: Value, name: &str, when: &str) -> Value {
 
 /// Whether a script contains the name of a tool as a word, outside comments.
 fn calls_tool(script: &str) -> bool {
-    let lines = script.lines().map(str::trim_start).filter(|line| !line.starts_with('#'));
-    let words = lines.flat_map(|line| line.split(|c: char| c.is_whitespace() || "\"'`;|&()${}".contains(c)));
-    words.filter_map(|word| word.rsplit('/').next()).any(|word| TOOLS.contains(&word))
+    let lines = script
+        .lines()
+        .map(str::trim_start)
+        .filter(|line| !line.starts_with('#'));
+    let words = lines
+        .flat_map(|line| line.split(|c: char| c.is_whitespace() || "\"'`;|&()${}".contains(c)));
+    words
+        .filter_map(|word| word.rsplit('/').next())
+        .any(|word| TOOLS.contains(&word))
 }

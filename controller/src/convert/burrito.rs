@@ -14,9 +14,18 @@ use super::{
 const OF_LAYERS: [&str; 3] = ["serviceAccountName", "env", "envFrom"];
 
 const HINTS: [(&str, &str); 3] = [
-    ("syncWindows", "the annotation pawl.run/freeze on a namespace lets nothing new begin; windows are not there yet"),
-    ("additionalTargetRefs", "plans of pull requests are not there yet"),
-    ("applyWithoutPlanArtifact", "what is applied is the plan that was shown, byte for byte"),
+    (
+        "syncWindows",
+        "the annotation pawl.run/freeze on a namespace lets nothing new begin; windows are not there yet",
+    ),
+    (
+        "additionalTargetRefs",
+        "plans of pull requests are not there yet",
+    ),
+    (
+        "applyWithoutPlanArtifact",
+        "what is applied is the plan that was shown, byte for byte",
+    ),
 ];
 
 /// Settings that layers inherit from their repositories.
@@ -46,8 +55,13 @@ impl Repositories {
         to.put("spec.defaults.tool", tool(spec, notes));
         let (apply, retries) = strategy(spec);
         let history = spec.number("runHistoryPolicy.runs");
-        let most = spec.number("maxConcurrentRunnerPods").filter(|most| *most > 0);
-        to.put("spec.maxConcurrentRuns", number(most, "spec.maxConcurrentRunnerPods", (1, 10_000), notes));
+        let most = spec
+            .number("maxConcurrentRunnerPods")
+            .filter(|most| *most > 0);
+        to.put(
+            "spec.maxConcurrentRuns",
+            number(most, "spec.maxConcurrentRunnerPods", (1, 10_000), notes),
+        );
         let mut runner = spec.within("overrideRunnerSpec");
         let mut of_layers = Map::new();
         for field in OF_LAYERS {
@@ -55,13 +69,25 @@ impl Repositories {
         }
         settings(runner, &mut to, "spec.defaults", notes);
         document.spec.end(&HINTS, notes);
-        self.0.insert((namespace.clone(), name.clone()), Inherited { apply, retries, history, runner: of_layers, used: false });
+        self.0.insert(
+            (namespace.clone(), name.clone()),
+            Inherited {
+                apply,
+                retries,
+                history,
+                runner: of_layers,
+                used: false,
+            },
+        );
         made.repository(&namespace, &name, to);
     }
 
     /// Warnings about settings that no layer inherited.
     pub(super) fn unused(&self) -> Vec<String> {
-        let lost = self.0.iter().filter(|(_, one)| !one.used && (one.apply.is_some() || !one.runner.is_empty()));
+        let lost = self
+            .0
+            .iter()
+            .filter(|(_, one)| !one.used && (one.apply.is_some() || !one.runner.is_empty()));
         let told = lost.map(|((namespace, name), one)| {
             let mut fields: Vec<_> = one.runner.keys().map(|field| format!("spec.overrideRunnerSpec.{field}")).collect();
             fields.extend(one.apply.map(|_| "spec.remediationStrategy".to_owned()));
@@ -73,14 +99,24 @@ impl Repositories {
 }
 
 /// Converts a layer, with its repository's settings for unset fields.
-pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut Made, notes: &mut Notes) {
+pub(super) fn layer(
+    mut document: Document,
+    known: &mut Repositories,
+    made: &mut Made,
+    notes: &mut Notes,
+) {
     let mut to = Tree::layer(&document, notes);
     let own = document.namespace();
     let spec = &mut document.spec;
     let name = spec.text("repository.name").unwrap_or_default();
-    let namespace = spec.text("repository.namespace").filter(|namespace| *namespace != own);
+    let namespace = spec
+        .text("repository.namespace")
+        .filter(|namespace| *namespace != own);
     let mut none = Inherited::default();
-    let key = (namespace.clone().unwrap_or_else(|| own.clone()), name.clone());
+    let key = (
+        namespace.clone().unwrap_or_else(|| own.clone()),
+        name.clone(),
+    );
     let inherited = known.0.get_mut(&key).unwrap_or_else(|| {
         notes.say(
             "spec.repository",
@@ -97,23 +133,56 @@ pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut
     to.put("spec.path", path.clone());
     to.put("spec.template.tool", tool(spec, notes));
     let (apply, retries) = strategy(spec);
-    let remediation = if apply.or(inherited.apply).unwrap_or(false) { "Automatic" } else { "Dry" };
-    to.put("spec.remediation", Some(json!({"onCommit": remediation, "onDrift": remediation})));
+    let remediation = if apply.or(inherited.apply).unwrap_or(false) {
+        "Automatic"
+    } else {
+        "Dry"
+    };
+    to.put(
+        "spec.remediation",
+        Some(json!({"onCommit": remediation, "onDrift": remediation})),
+    );
     let retries = retries.or(inherited.retries);
-    to.put("spec.maxRetries", number(retries, "spec.remediationStrategy.onError.maxRetries", (0, 10), notes));
+    to.put(
+        "spec.maxRetries",
+        number(
+            retries,
+            "spec.remediationStrategy.onError.maxRetries",
+            (0, 10),
+            notes,
+        ),
+    );
     let runs = spec.number("runHistoryPolicy.runs").or(inherited.history);
-    to.put("spec.runHistory", number(runs, "spec.runHistoryPolicy.runs", (1, 50), notes));
+    to.put(
+        "spec.runHistory",
+        number(runs, "spec.runHistoryPolicy.runs", (1, 50), notes),
+    );
     let mut runner = spec.within("overrideRunnerSpec");
     for (field, value) in &inherited.runner {
         runner.inherit(field, value);
     }
-    to.put("spec.template.runner.serviceAccountName", runner.text("serviceAccountName"));
+    to.put(
+        "spec.template.runner.serviceAccountName",
+        runner.text("serviceAccountName"),
+    );
     pod::environment(&mut runner, &mut to, "spec.template", notes);
     settings(runner, &mut to, "spec.template", notes);
-    let annotations = document.metadata.get("annotations").and_then(Value::as_object);
-    let triggers = annotations.into_iter().flatten().filter(|(key, _)| key.ends_with("-trigger-paths"));
-    for trigger in triggers.filter_map(|(_, paths)| paths.as_str()).flat_map(|paths| paths.split(',')) {
-        to.push("spec.triggerPaths", glob(path.as_deref(), trigger.trim()).into());
+    let annotations = document
+        .metadata
+        .get("annotations")
+        .and_then(Value::as_object);
+    let triggers = annotations
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| key.ends_with("-trigger-paths"));
+    for trigger in triggers
+        .filter_map(|(_, paths)| paths.as_str())
+        .flat_map(|paths| paths.split(','))
+    {
+        to.push(
+            "spec.triggerPaths",
+            glob(path.as_deref(), trigger.trim()).into(),
+        );
     }
     document.spec.end(&HINTS, notes);
     made.push(to);
@@ -122,14 +191,27 @@ pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut
 /// Converts `terraform`, `opentofu` and `terragrunt`: the tool to start.
 fn tool(spec: &mut Fields, notes: &mut Notes) -> Option<Value> {
     let mut found: Option<(&str, Value)> = None;
-    for (field, name) in [("terragrunt", "Terragrunt"), ("opentofu", "OpenTofu"), ("terraform", "Terraform")] {
-        let (enabled, version) = (spec.flag(&format!("{field}.enabled")), spec.text(&format!("{field}.version")));
+    for (field, name) in [
+        ("terragrunt", "Terragrunt"),
+        ("opentofu", "OpenTofu"),
+        ("terraform", "Terraform"),
+    ] {
+        let (enabled, version) = (
+            spec.flag(&format!("{field}.enabled")),
+            spec.text(&format!("{field}.version")),
+        );
         if enabled == Some(false) || (enabled.is_none() && version.is_none()) {
             continue;
         }
-        if found.as_ref().is_some_and(|(outer, _)| *outer == "Terragrunt") {
+        if found
+            .as_ref()
+            .is_some_and(|(outer, _)| *outer == "Terragrunt")
+        {
             if version.is_some() {
-                notes.say(&spec.path(&format!("{field}.version")), "is read from the code when the tool is Terragrunt");
+                notes.say(
+                    &spec.path(&format!("{field}.version")),
+                    "is read from the code when the tool is Terragrunt",
+                );
             }
             continue;
         }
@@ -141,14 +223,21 @@ fn tool(spec: &mut Fields, notes: &mut Notes) -> Option<Value> {
 }
 
 fn strategy(spec: &mut Fields) -> (Option<bool>, Option<u64>) {
-    (spec.flag("remediationStrategy.autoApply"), spec.number("remediationStrategy.onError.maxRetries"))
+    (
+        spec.flag("remediationStrategy.autoApply"),
+        spec.number("remediationStrategy.onError.maxRetries"),
+    )
 }
 
 /// The common fields of `overrideRunnerSpec` in repositories and layers.
 fn settings(mut runner: Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     pod::settings(&mut runner, to, at);
     pod::metadata(&mut runner.within("metadata"), to, at);
-    for (name, command) in [("extraInitArgs", "init"), ("extraPlanArgs", "plan"), ("extraApplyArgs", "apply")] {
+    for (name, command) in [
+        ("extraInitArgs", "init"),
+        ("extraPlanArgs", "plan"),
+        ("extraApplyArgs", "apply"),
+    ] {
         pod::arguments(&mut runner, name, command, to, at, notes);
     }
     runner.end(&pod::HINTS, notes);
@@ -157,7 +246,11 @@ fn settings(mut runner: Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
 /// Converts a trigger path, relative to the layer's directory in Burrito, to a glob relative to the root.
 fn glob(directory: Option<&str>, path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
-    let from = if path.starts_with('/') { "" } else { directory.unwrap_or_default() };
+    let from = if path.starts_with('/') {
+        ""
+    } else {
+        directory.unwrap_or_default()
+    };
     for part in from.split('/').chain(path.split('/')) {
         match part {
             "" | "." => {}
@@ -167,5 +260,9 @@ fn glob(directory: Option<&str>, path: &str) -> String {
     }
     let is_file = parts.last().is_some_and(|last| last.contains(['.', '*']));
     let path = parts.join("/");
-    if is_file || path.is_empty() { path } else { format!("{path}/**") }
+    if is_file || path.is_empty() {
+        path
+    } else {
+        format!("{path}/**")
+    }
 }

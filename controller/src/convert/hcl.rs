@@ -38,9 +38,16 @@ fn end(body: &str) -> Option<usize> {
 }
 
 fn scalar(text: &str) -> Option<Value> {
-    let text = if text.starts_with('"') { text } else { text.split(['#', ' ']).next().unwrap_or_default() };
+    let text = if text.starts_with('"') {
+        text
+    } else {
+        text.split(['#', ' ']).next().unwrap_or_default()
+    };
     // A comment may follow a value.
-    let closed = text.strip_prefix('"').and_then(|rest| rest.find('"')).map_or(text, |at| &text[..at + 2]);
+    let closed = text
+        .strip_prefix('"')
+        .and_then(|rest| rest.find('"'))
+        .map_or(text, |at| &text[..at + 2]);
     let value: Value = serde_json::from_str(closed).ok()?;
     let plain = value.as_str().is_none_or(|word| !word.contains("${"));
     (plain && !value.is_object() && !value.is_array()).then_some(value)
@@ -55,8 +62,17 @@ mod tests {
     fn only_literal_backend_blocks_are_parsed() {
         let text = "terraform {\n  backend \"s3\" {\n    bucket  = \"a\" # ours\n    # more\n    encrypt = true\n    port = 9\n    key = \"a/{b}\"\n  }\n}\n";
         let (kind, config) = backend(text).unwrap();
-        assert_eq!((kind.as_str(), json!(config)), ("s3", json!({"bucket": "a", "encrypt": true, "port": 9, "key": "a/{b}"})));
-        assert_eq!(backend("backend \"local\" {}").unwrap(), ("local".into(), Map::new()));
+        assert_eq!(
+            (kind.as_str(), json!(config)),
+            (
+                "s3",
+                json!({"bucket": "a", "encrypt": true, "port": 9, "key": "a/{b}"})
+            )
+        );
+        assert_eq!(
+            backend("backend \"local\" {}").unwrap(),
+            ("local".into(), Map::new())
+        );
         for text in [
             "",
             "backend s3 {}",

@@ -52,9 +52,12 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for file in &options.file {
         let place = file.display();
         if file.as_os_str() == "-" {
-            std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+            std::io::stdin()
+                .read_to_string(&mut text)
+                .context("cannot read standard input")?;
         } else {
-            text += &std::fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
+            text +=
+                &std::fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
         }
         text += "\n---\n";
     }
@@ -81,10 +84,19 @@ pub fn convert(text: &str) -> anyhow::Result<Converted> {
     for document in documents {
         let mut notes = Notes::of(&document);
         match (document.group.as_str(), document.kind.as_str()) {
-            ("config.terraform.padok.cloud", "TerraformRepository") => known.add(document, &mut made, &mut notes),
-            ("source.toolkit.fluxcd.io", "GitRepository") => tofu::repository(document, &mut made, &mut notes),
-            ("config.terraform.padok.cloud", "TerraformLayer" | "TerraformRun" | "TerraformPullRequest")
-            | ("infra.contrib.fluxcd.io" | "tf.galleybytes.com" | "alustan.io", "Terraform") => later.push(document),
+            ("config.terraform.padok.cloud", "TerraformRepository") => {
+                known.add(document, &mut made, &mut notes)
+            }
+            ("source.toolkit.fluxcd.io", "GitRepository") => {
+                tofu::repository(document, &mut made, &mut notes)
+            }
+            (
+                "config.terraform.padok.cloud",
+                "TerraformLayer" | "TerraformRun" | "TerraformPullRequest",
+            )
+            | ("infra.contrib.fluxcd.io" | "tf.galleybytes.com" | "alustan.io", "Terraform") => {
+                later.push(document)
+            }
             ("", "ConfigMap") => scripts.add(&document),
             (group, kind) => anyhow::bail!(
                 "document {} is of no known kind ({group} {kind}): known are Burrito's TerraformRepository, TerraformLayer and TerraformRun, the \
@@ -102,13 +114,21 @@ pub fn convert(text: &str) -> anyhow::Result<Converted> {
             ("infra.contrib.fluxcd.io", _) => tofu::terraform(document, &mut made, &mut notes),
             ("tf.galleybytes.com", _) => operator::terraform(document, &mut made, &mut notes),
             ("alustan.io", _) => alustan::terraform(document, &scripts, &mut made, &mut notes),
-            (_, "TerraformRun") => notes.say("", "is not carried over: a layer makes runs of its own"),
-            _ => notes.say("", "is not carried over: plans of pull requests are not there yet"),
+            (_, "TerraformRun") => {
+                notes.say("", "is not carried over: a layer makes runs of its own")
+            }
+            _ => notes.say(
+                "",
+                "is not carried over: plans of pull requests are not there yet",
+            ),
         }
         warnings.extend(notes.lines);
     }
     warnings.extend(known.unused());
-    Ok(Converted { yaml: made.yaml()?, warnings })
+    Ok(Converted {
+        yaml: made.yaml()?,
+        warnings,
+    })
 }
 
 #[cfg(test)]
@@ -118,21 +138,44 @@ mod tests {
     /// Compares each example with its expected result. `UPDATE=1` rewrites the results.
     #[test]
     fn each_example_converts_to_its_expected_result() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/convert");
+        let root =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/convert");
         let mut examples = 0;
-        for peer in ["burrito", "tofu-controller", "terraform-operator", "alustan"] {
+        for peer in [
+            "burrito",
+            "tofu-controller",
+            "terraform-operator",
+            "alustan",
+        ] {
             let mut of_peer = 0;
             for entry in std::fs::read_dir(root.join(peer)).unwrap() {
                 let path = entry.unwrap().path();
                 let name = path.file_name().unwrap().to_string_lossy().into_owned();
-                let Some(stem) = name.strip_suffix(".yaml").filter(|stem| !stem.ends_with(".expected")) else { continue };
-                let Converted { yaml, warnings } = convert(&std::fs::read_to_string(&path).unwrap()).unwrap();
-                let told: Vec<_> = warnings.iter().map(|line| format!("# warning: {line}\n")).collect();
-                let (found, beside) = (told.concat() + &yaml, path.with_file_name(format!("{stem}.expected.yaml")));
+                let Some(stem) = name
+                    .strip_suffix(".yaml")
+                    .filter(|stem| !stem.ends_with(".expected"))
+                else {
+                    continue;
+                };
+                let Converted { yaml, warnings } =
+                    convert(&std::fs::read_to_string(&path).unwrap()).unwrap();
+                let told: Vec<_> = warnings
+                    .iter()
+                    .map(|line| format!("# warning: {line}\n"))
+                    .collect();
+                let (found, beside) = (
+                    told.concat() + &yaml,
+                    path.with_file_name(format!("{stem}.expected.yaml")),
+                );
                 if std::env::var_os("UPDATE").is_some() {
                     std::fs::write(&beside, &found).unwrap();
                 }
-                assert_eq!(found, std::fs::read_to_string(&beside).unwrap_or_default(), "{}", path.display());
+                assert_eq!(
+                    found,
+                    std::fs::read_to_string(&beside).unwrap_or_default(),
+                    "{}",
+                    path.display()
+                );
                 of_peer += 1;
             }
             assert!(of_peer >= 4, "{peer}: {of_peer} examples");
@@ -143,19 +186,36 @@ mod tests {
 
     #[test]
     fn unknown_kind_is_an_error() {
-        let error = convert("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n").err().unwrap().to_string();
-        assert!(error.contains("document 1 is of no known kind ( Service)"), "{error}");
+        let error = convert("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n")
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            error.contains("document 1 is of no known kind ( Service)"),
+            "{error}"
+        );
         let second = "apiVersion: alustan.io/v1alpha1\nkind: Terraform\nmetadata: {name: a}\nspec: {}\n---\nkind: X\n";
-        assert!(convert(second).err().unwrap().to_string().contains("document 2"));
+        assert!(
+            convert(second)
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("document 2")
+        );
         assert!(convert("a: [").is_err() && convert("").is_err());
     }
 
     #[test]
     fn each_unknown_field_gives_one_warning() {
-        let text =
-            "apiVersion: alustan.io/v1alpha1\nkind: Terraform\nmetadata: {name: a, namespace: team}\nspec: {newer: {deep: 1}}\n";
+        let text = "apiVersion: alustan.io/v1alpha1\nkind: Terraform\nmetadata: {name: a, namespace: team}\nspec: {newer: {deep: 1}}\n";
         let told = convert(text).unwrap().warnings;
-        assert_eq!(told.iter().filter(|line| line.contains("spec.newer")).count(), 1, "{told:?}");
+        assert_eq!(
+            told.iter()
+                .filter(|line| line.contains("spec.newer"))
+                .count(),
+            1,
+            "{told:?}"
+        );
         assert!(told[0].starts_with("Terraform team/a: "), "{told:?}");
     }
 

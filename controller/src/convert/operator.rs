@@ -34,23 +34,38 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     let code = code(&mut document.spec);
     let (own, name) = (document.namespace(), document.name());
     let is_layer = !matches!(code, Code::Fixed(_));
-    let mut to =
-        if is_layer { Tree::layer(&document, notes) } else { Tree::of("TerraformRun", &document, names::MAX_RUN_NAME, notes) };
+    let mut to = if is_layer {
+        Tree::layer(&document, notes)
+    } else {
+        Tree::of("TerraformRun", &document, names::MAX_RUN_NAME, notes)
+    };
     let at = if is_layer { "spec.template" } else { "spec" };
     let spec = &mut document.spec;
     match code {
         Code::Git(address) => {
             let secret = credentials_of_git(spec, Some(&address.url), &mut to, at, notes);
-            to.put("spec.repository.name", Some(made.repository_of(&own, &address.url, secret.as_deref())));
+            to.put(
+                "spec.repository.name",
+                Some(made.repository_of(&own, &address.url, secret.as_deref())),
+            );
             // Its default when the address has no ref.
-            to.put("spec.ref", Some(address.git_ref.unwrap_or_else(|| "master".to_owned())));
+            to.put(
+                "spec.ref",
+                Some(address.git_ref.unwrap_or_else(|| "master".to_owned())),
+            );
             to.put("spec.path", address.path);
         }
         Code::Fixed(source) => {
             credentials_of_git(spec, None, &mut to, at, notes);
             to.put("spec.source", Some(source));
-            to.put("spec.stack", Some(name.chars().take(63).collect::<String>()));
-            notes.say("spec.terraformModule", "is no repository, so that it becomes one run: make another when the code changes");
+            to.put(
+                "spec.stack",
+                Some(name.chars().take(63).collect::<String>()),
+            );
+            notes.say(
+                "spec.terraformModule",
+                "is no repository, so that it becomes one run: make another when the code changes",
+            );
         }
         Code::Unknown => {
             credentials_of_git(spec, None, &mut to, at, notes);
@@ -62,15 +77,28 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
         }
     }
     to.put(&format!("{at}.tool.name"), Some("Terraform"));
-    to.put(&format!("{at}.tool.version"), spec.text("terraformVersion").filter(|version| version != "latest"));
+    to.put(
+        &format!("{at}.tool.version"),
+        spec.text("terraformVersion")
+            .filter(|version| version != "latest"),
+    );
     if let Some(text) = spec.text("backend") {
         match hcl::backend(&text) {
-            Some((kind, config)) => to.put(&format!("{at}.backend"), Some(json!({"type": kind, "config": config}))),
-            None => notes.say("spec.backend", &format!("is more than plain arguments: write {at}.backend")),
+            Some((kind, config)) => to.put(
+                &format!("{at}.backend"),
+                Some(json!({"type": kind, "config": config})),
+            ),
+            None => notes.say(
+                "spec.backend",
+                &format!("is more than plain arguments: write {at}.backend"),
+            ),
         }
     }
     remediation(spec, is_layer, &mut to, notes);
-    to.put(&format!("{at}.runner.serviceAccountName"), spec.text("serviceAccount"));
+    to.put(
+        &format!("{at}.runner.serviceAccountName"),
+        spec.text("serviceAccount"),
+    );
     outputs(spec, &mut to, at);
     clouds(spec, &mut to, at, notes);
     tasks(spec, &mut to, at, notes);
@@ -96,14 +124,23 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
 }
 
 fn code(spec: &mut Fields) -> Code {
-    let [inline, source, name, key] = ["inline", "source", "configMapSelector.name", "configMapSelector.key"]
-        .map(|field| spec.text(&format!("terraformModule.{field}")));
+    let [inline, source, name, key] = [
+        "inline",
+        "source",
+        "configMapSelector.name",
+        "configMapSelector.key",
+    ]
+    .map(|field| spec.text(&format!("terraformModule.{field}")));
     match (inline, name, source) {
         (Some(text), ..) => Code::Fixed(json!({"inline": {"files": {"main.tf": text}}})),
         (_, Some(name), _) => {
             let mut source = json!({"name": name});
             if let Some(key) = key {
-                let path = if key.rsplit('.').next() == Some("tf") { key.clone() } else { "main.tf".to_owned() };
+                let path = if key.rsplit('.').next() == Some("tf") {
+                    key.clone()
+                } else {
+                    "main.tf".to_owned()
+                };
                 source["items"] = json!([{"key": key, "path": path}]);
             }
             Code::Fixed(json!({"configMapRef": source}))
@@ -114,16 +151,30 @@ fn code(spec: &mut Fields) -> Code {
 }
 
 /// Converts `scmAuthMethods`: the Secret for the repository's own host, and those for hosts of modules.
-fn credentials_of_git(spec: &mut Fields, url: Option<&str>, to: &mut Tree, at: &str, notes: &mut Notes) -> Option<String> {
+fn credentials_of_git(
+    spec: &mut Fields,
+    url: Option<&str>,
+    to: &mut Tree,
+    at: &str,
+    notes: &mut Notes,
+) -> Option<String> {
     let mut own = None;
     for mut method in spec.items("scmAuthMethods") {
         let host = method.text("host").unwrap_or_default();
         for (field, ours) in [
             ("git.ssh.sshKeySecretRef", "identity and known_hosts"),
-            ("git.https.tokenSecretRef", "username and password, or bearerToken"),
+            (
+                "git.https.tokenSecretRef",
+                "username and password, or bearerToken",
+            ),
         ] {
-            let Some(name) = method.text(&format!("{field}.name")) else { continue };
-            let has = method.text(&format!("{field}.key")).map(|key| format!(", not {key}")).unwrap_or_default();
+            let Some(name) = method.text(&format!("{field}.name")) else {
+                continue;
+            };
+            let has = method
+                .text(&format!("{field}.key"))
+                .map(|key| format!(", not {key}"))
+                .unwrap_or_default();
             notes.say(
                 &method.path(field),
                 &format!("names the Secret {name}, which needs the keys {ours}{has}, in the namespace of what uses it"),
@@ -131,7 +182,10 @@ fn credentials_of_git(spec: &mut Fields, url: Option<&str>, to: &mut Tree, at: &
             if url.is_some_and(|url| self::git::host(url) == host) {
                 own.get_or_insert(name.clone());
             }
-            to.push(&format!("{at}.credentials.git"), json!({"host": host, "secretRef": {"name": name}}));
+            to.push(
+                &format!("{at}.credentials.git"),
+                json!({"host": host, "secretRef": {"name": name}}),
+            );
         }
         method.end(
             &[
@@ -146,7 +200,11 @@ fn credentials_of_git(spec: &mut Fields, url: Option<&str>, to: &mut Tree, at: &
 }
 
 fn remediation(spec: &mut Fields, is_layer: bool, to: &mut Tree, notes: &mut Notes) {
-    let automatic = if spec.flag("requireApproval") == Some(true) { "Manual" } else { "Automatic" };
+    let automatic = if spec.flag("requireApproval") == Some(true) {
+        "Manual"
+    } else {
+        "Automatic"
+    };
     let orphans = spec.flag("ignoreDelete") == Some(true);
     if is_layer {
         to.put("spec.remediation.onCommit", Some(automatic));
@@ -172,17 +230,26 @@ fn outputs(spec: &mut Fields, to: &mut Tree, at: &str) {
     if let Some(name) = spec.text("outputsSecret") {
         to.put(&format!("{at}.outputs.secret.name"), Some(name));
         for output in included {
-            to.push(&format!("{at}.outputs.secret.items"), json!({"output": output}));
+            to.push(
+                &format!("{at}.outputs.secret.items"),
+                json!({"output": output}),
+            );
         }
     }
-    to.put(&format!("{at}.outputs.status"), spec.flag("writeOutputsToStatus").filter(|shown| *shown));
+    to.put(
+        &format!("{at}.outputs.status"),
+        spec.flag("writeOutputsToStatus").filter(|shown| *shown),
+    );
 }
 
 /// Converts `credentials`: Secrets as environment, and AWS accounts.
 fn clouds(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     for mut one in spec.items("credentials") {
         if let Some(name) = one.text("secretNameRef.name") {
-            to.push(&format!("{at}.envFrom"), json!({"secretRef": {"name": name}}));
+            to.push(
+                &format!("{at}.envFrom"),
+                json!({"secretRef": {"name": name}}),
+            );
         }
         if let Some(role) = one.text("aws.irsa") {
             if to.has(&format!("{at}.runner.serviceAccountName")) {
@@ -198,7 +265,10 @@ fn clouds(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
         one.end(
             &[
                 ("namespace", "Secrets are of the object's own namespace"),
-                ("serviceAccountAnnotations", "annotate the account that runner.serviceAccountName names"),
+                (
+                    "serviceAccountAnnotations",
+                    "annotate the account that runner.serviceAccountName names",
+                ),
             ],
             notes,
         );
@@ -209,8 +279,13 @@ fn clouds(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
 fn tasks(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     for mut task in spec.items("taskOptions") {
         let of = task.words("for");
-        let [inline, url, name, key] = ["inline", "source", "configMapSelector.name", "configMapSelector.key"]
-            .map(|field| task.text(&format!("script.{field}")));
+        let [inline, url, name, key] = [
+            "inline",
+            "source",
+            "configMapSelector.name",
+            "configMapSelector.key",
+        ]
+        .map(|field| task.text(&format!("script.{field}")));
         let body = match (inline, name.zip(key)) {
             (Some(text), _) => Some(json!({"inline": text})),
             (_, Some((name, key))) => Some(json!({"configMapKeyRef": {"name": name, "key": key}})),
@@ -236,14 +311,30 @@ fn tasks(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
                 ),
             }
         }
-        let environment =
-            ["env", "envFrom"].iter().any(|field| task.any(field).inspect(|value| task.inherit(field, value)).is_some());
+        let environment = ["env", "envFrom"].iter().any(|field| {
+            task.any(field)
+                .inspect(|value| task.inherit(field, value))
+                .is_some()
+        });
         if environment && of.iter().all(|task| task != "*") && !of.is_empty() {
-            notes.say(&task.path("env"), &format!("is that of all of a run's pod here, and not of {} alone", of.join(", ")));
+            notes.say(
+                &task.path("env"),
+                &format!(
+                    "is that of all of a run's pod here, and not of {} alone",
+                    of.join(", ")
+                ),
+            );
         }
         pod::metadata(&mut task, to, at);
         pod::settings(&mut task, to, at);
         pod::environment(&mut task, to, at, notes);
-        task.end(&[&pod::HINTS[..], &[("restartPolicy", "spec.retry limits the attempts")]].concat(), notes);
+        task.end(
+            &[
+                &pod::HINTS[..],
+                &[("restartPolicy", "spec.retry limits the attempts")],
+            ]
+            .concat(),
+            notes,
+        );
     }
 }

@@ -9,22 +9,52 @@ use super::{
 
 /// Pod fields that Pawl covers by other means.
 pub(super) const HINTS: [(&str, &str); 10] = [
-    ("image", "the runner's image is Pawl's; template.tool selects the tool and its version"),
-    ("command", "Pawl's agent runs the tool; template.hooks holds scripts"),
-    ("args", "Pawl's agent runs the tool; template.hooks holds scripts"),
-    ("initContainers", "template.hooks holds scripts, template.files files"),
-    ("volumes", "template.files puts keys of Secrets and ConfigMaps where the tool finds them"),
-    ("volumeMounts", "template.files puts keys of Secrets and ConfigMaps where the tool finds them"),
-    ("securityContext", "pods of runs are restricted, and no setting weakens that"),
+    (
+        "image",
+        "the runner's image is Pawl's; template.tool selects the tool and its version",
+    ),
+    (
+        "command",
+        "Pawl's agent runs the tool; template.hooks holds scripts",
+    ),
+    (
+        "args",
+        "Pawl's agent runs the tool; template.hooks holds scripts",
+    ),
+    (
+        "initContainers",
+        "template.hooks holds scripts, template.files files",
+    ),
+    (
+        "volumes",
+        "template.files puts keys of Secrets and ConfigMaps where the tool finds them",
+    ),
+    (
+        "volumeMounts",
+        "template.files puts keys of Secrets and ConfigMaps where the tool finds them",
+    ),
+    (
+        "securityContext",
+        "pods of runs are restricted, and no setting weakens that",
+    ),
     ("hostAliases", "names are resolved by the cluster"),
-    ("script", "a hook holds a script in the run, in a ConfigMap or in the source"),
-    ("policyRules", "give template.runner.serviceAccountName an account with these rights"),
+    (
+        "script",
+        "a hook holds a script in the run, in a ConfigMap or in the source",
+    ),
+    (
+        "policyRules",
+        "give template.runner.serviceAccountName an account with these rights",
+    ),
 ];
 
 /// Fields of an object of `env` or `envFrom`.
 pub(super) const VARIABLE: [(&str, &str); 2] = [
     ("optional", "what is named has to be there"),
-    ("valueFrom.fieldRef", "nothing of the pod is known to a run before it has one"),
+    (
+        "valueFrom.fieldRef",
+        "nothing of the pod is known to a run before it has one",
+    ),
 ];
 
 /// Settings with equal names and types.
@@ -51,14 +81,19 @@ pub(super) fn settings(of: &mut Fields, to: &mut Tree, at: &str) {
 pub(super) fn metadata(of: &mut Fields, to: &mut Tree, at: &str) {
     for name in ["labels", "annotations"] {
         let mut own = of.map(name);
-        own.retain(|key, _| !key.starts_with("app.kubernetes.io/") && !key.starts_with("pawl.run/"));
+        own.retain(|key, _| {
+            !key.starts_with("app.kubernetes.io/") && !key.starts_with("pawl.run/")
+        });
         for (key, value) in own {
             // Keys contain dots, so `put` cannot be used.
             let path = format!("{at}.runner.{name}");
             if !to.has(&path) {
                 to.put(&path, Some(json!({})));
             }
-            if let Some(map) = to.0.pointer_mut(&format!("/{}", path.replace('.', "/"))).and_then(Value::as_object_mut) {
+            if let Some(map) =
+                to.0.pointer_mut(&format!("/{}", path.replace('.', "/")))
+                    .and_then(Value::as_object_mut)
+            {
                 map.insert(key, value);
             }
         }
@@ -68,20 +103,27 @@ pub(super) fn metadata(of: &mut Fields, to: &mut Tree, at: &str) {
 /// Converts the environment in `env` and `envFrom`.
 pub(super) fn environment(of: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     for mut variable in of.items("env") {
-        let Some(name) = variable.text("name") else { continue };
+        let Some(name) = variable.text("name") else {
+            continue;
+        };
         if name == "TF_WORKSPACE" {
             to.put(&format!("{at}.workspace"), variable.text("value"));
         } else if name.starts_with("TF_CLI_ARGS") || name == "TF_DATA_DIR" {
             drop(variable.text("value"));
             notes.say(
                 &variable.path("name"),
-                &format!("{name} has no counterpart: template.arguments holds arguments of the tool"),
+                &format!(
+                    "{name} has no counterpart: template.arguments holds arguments of the tool"
+                ),
             );
         } else if let Some(value) = variable.text("value") {
             to.push(&format!("{at}.env"), json!({"name": name, "value": value}));
         } else if variable.has("valueFrom") {
             if let Some(from) = value_from(&mut variable) {
-                to.push(&format!("{at}.env"), json!({"name": name, "valueFrom": from}));
+                to.push(
+                    &format!("{at}.env"),
+                    json!({"name": name, "valueFrom": from}),
+                );
             }
         } else {
             to.push(&format!("{at}.env"), json!({"name": name, "value": ""}));
@@ -106,7 +148,8 @@ pub(super) fn environment(of: &mut Fields, to: &mut Tree, at: &str, notes: &mut 
 pub(super) fn value_from(of: &mut Fields) -> Option<Value> {
     let mut found = None;
     for kind in ["secretKeyRef", "configMapKeyRef"] {
-        let [name, key] = ["name", "key"].map(|field| of.text(&format!("valueFrom.{kind}.{field}")));
+        let [name, key] =
+            ["name", "key"].map(|field| of.text(&format!("valueFrom.{kind}.{field}")));
         if let (Some(name), Some(key)) = (name, key) {
             found = Some(json!({kind: {"name": name, "key": key}}));
         }
@@ -116,24 +159,51 @@ pub(super) fn value_from(of: &mut Fields) -> Option<Value> {
 
 /// Converts additional arguments of the tool, if they are allowed; an argument with a corresponding field becomes that
 /// field.
-pub(super) fn arguments(of: &mut Fields, name: &str, command: &str, to: &mut Tree, at: &str, notes: &mut Notes) {
+pub(super) fn arguments(
+    of: &mut Fields,
+    name: &str,
+    command: &str,
+    to: &mut Tree,
+    at: &str,
+    notes: &mut Notes,
+) {
     let field = of.path(name);
     for argument in of.words(name) {
-        let (key, value) = argument.split_once('=').map_or((argument.as_str(), None), |(key, value)| (key, Some(value)));
+        let (key, value) = argument
+            .split_once('=')
+            .map_or((argument.as_str(), None), |(key, value)| (key, Some(value)));
         let key = key.trim_start_matches('-');
         let allowed: &[&str] = match command {
             "init" => &["upgrade", "lockfile", "compact-warnings"],
-            "plan" => &["exclude", "target-file", "exclude-file", "generate-config-out", "compact-warnings"],
+            "plan" => &[
+                "exclude",
+                "target-file",
+                "exclude-file",
+                "generate-config-out",
+                "compact-warnings",
+            ],
             _ => &["compact-warnings"],
         };
         match (key, value) {
             (key, _) if allowed.contains(&key) => {
-                to.push(&format!("{at}.arguments.{command}"), format!("-{}", argument.trim_start_matches('-')).into());
+                to.push(
+                    &format!("{at}.arguments.{command}"),
+                    format!("-{}", argument.trim_start_matches('-')).into(),
+                );
             }
-            ("var-file", Some(path)) if command == "plan" => to.push(&format!("{at}.variableFiles"), json!({"path": path})),
-            ("parallelism", Some(value)) => to.put(&format!("{at}.parallelism"), value.parse::<u16>().ok()),
-            ("refresh", Some(value)) => to.put(&format!("{at}.refresh"), value.parse::<bool>().ok()),
-            _ => notes.say(&field, &format!("holds {argument}, which has no counterpart")),
+            ("var-file", Some(path)) if command == "plan" => {
+                to.push(&format!("{at}.variableFiles"), json!({"path": path}))
+            }
+            ("parallelism", Some(value)) => {
+                to.put(&format!("{at}.parallelism"), value.parse::<u16>().ok())
+            }
+            ("refresh", Some(value)) => {
+                to.put(&format!("{at}.refresh"), value.parse::<bool>().ok())
+            }
+            _ => notes.say(
+                &field,
+                &format!("holds {argument}, which has no counterpart"),
+            ),
         }
     }
 }

@@ -18,11 +18,19 @@ pub(super) struct Document {
 
 impl Document {
     pub(super) fn name(&self) -> String {
-        self.metadata.get("name").and_then(Value::as_str).unwrap_or_default().to_owned()
+        self.metadata
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
     }
 
     pub(super) fn namespace(&self) -> String {
-        self.metadata.get("namespace").and_then(Value::as_str).unwrap_or_default().to_owned()
+        self.metadata
+            .get("namespace")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
     }
 }
 
@@ -34,25 +42,48 @@ pub(super) fn documents(text: &str) -> anyhow::Result<Vec<Document>> {
         match value {
             Value::Null => {}
             Value::Object(mut list) if list.get("kind").and_then(Value::as_str) == Some("List") => {
-                found.extend(list.remove("items").and_then(|items| items.as_array().cloned()).unwrap_or_default());
+                found.extend(
+                    list.remove("items")
+                        .and_then(|items| items.as_array().cloned())
+                        .unwrap_or_default(),
+                );
             }
             other => found.push(other),
         }
     }
     ensure!(!found.is_empty(), "there is no manifest to convert");
-    Ok(found.into_iter().enumerate().map(|(n, value)| document(n + 1, value)).collect())
+    Ok(found
+        .into_iter()
+        .enumerate()
+        .map(|(n, value)| document(n + 1, value))
+        .collect())
 }
 
 fn document(number: usize, mut value: Value) -> Document {
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let version = text(&value, "apiVersion");
-    let map = |value: Value| if let Value::Object(map) = value { map } else { Map::new() };
+    let map = |value: Value| {
+        if let Value::Object(map) = value {
+            map
+        } else {
+            Map::new()
+        }
+    };
     Document {
         number,
-        group: version.split_once('/').map_or("", |(group, _)| group).to_owned(),
+        group: version
+            .split_once('/')
+            .map_or("", |(group, _)| group)
+            .to_owned(),
         kind: text(&value, "kind"),
-        metadata: map(value.get_mut("metadata").map(Value::take).unwrap_or_default()),
-        spec: Fields::of("spec", value.get_mut("spec").map(Value::take).unwrap_or_default()),
+        metadata: map(value
+            .get_mut("metadata")
+            .map(Value::take)
+            .unwrap_or_default()),
+        spec: Fields::of(
+            "spec",
+            value.get_mut("spec").map(Value::take).unwrap_or_default(),
+        ),
         data: map(value.get_mut("data").map(Value::take).unwrap_or_default()),
     }
 }
@@ -66,12 +97,20 @@ pub(super) struct Notes {
 impl Notes {
     pub(super) fn of(document: &Document) -> Self {
         let (namespace, name) = (document.namespace(), document.name());
-        let place = if namespace.is_empty() { name } else { format!("{namespace}/{name}") };
-        Self { of: format!("{} {place}", document.kind), lines: Vec::new() }
+        let place = if namespace.is_empty() {
+            name
+        } else {
+            format!("{namespace}/{name}")
+        };
+        Self {
+            of: format!("{} {place}", document.kind),
+            lines: Vec::new(),
+        }
     }
 
     pub(super) fn say(&mut self, field: &str, text: &str) {
-        self.lines.push(format!("{}: {field} {text}", self.of).replace(":  ", ": "));
+        self.lines
+            .push(format!("{}: {field} {text}", self.of).replace(":  ", ": "));
     }
 }
 
@@ -86,13 +125,22 @@ pub(super) struct Fields {
 
 impl Fields {
     pub(super) fn of(at: &str, value: Value) -> Self {
-        let rest = if let Value::Object(rest) = value { rest } else { Map::new() };
-        Self { at: at.to_owned(), rest, entered: BTreeSet::new() }
+        let rest = if let Value::Object(rest) = value {
+            rest
+        } else {
+            Map::new()
+        };
+        Self {
+            at: at.to_owned(),
+            rest,
+            entered: BTreeSet::new(),
+        }
     }
 
     /// Takes a field of any type.
     pub(super) fn any(&mut self, name: &str) -> Option<Value> {
-        self.when(name, |_| true).filter(|value| !says_nothing(value))
+        self.when(name, |_| true)
+            .filter(|value| !says_nothing(value))
     }
 
     fn when(&mut self, name: &str, is: fn(&Value) -> bool) -> Option<Value> {
@@ -105,13 +153,19 @@ impl Fields {
             map = map.get_mut(parent)?.as_object_mut()?;
             key = rest;
         }
-        if map.get(key).is_some_and(is) { map.remove(key) } else { None }
+        if map.get(key).is_some_and(is) {
+            map.remove(key)
+        } else {
+            None
+        }
     }
 
     /// Takes a string or number; an empty one counts as unset.
     pub(super) fn text(&mut self, name: &str) -> Option<String> {
         let value = self.when(name, |value| value.is_string() || value.is_number())?;
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
         Some(text).filter(|text| !text.is_empty())
     }
 
@@ -124,22 +178,34 @@ impl Fields {
     }
 
     pub(super) fn list(&mut self, name: &str) -> Vec<Value> {
-        self.when(name, Value::is_array).and_then(|list| list.as_array().cloned()).unwrap_or_default()
+        self.when(name, Value::is_array)
+            .and_then(|list| list.as_array().cloned())
+            .unwrap_or_default()
     }
 
     pub(super) fn map(&mut self, name: &str) -> Map<String, Value> {
-        if let Some(Value::Object(map)) = self.when(name, Value::is_object) { map } else { Map::new() }
+        if let Some(Value::Object(map)) = self.when(name, Value::is_object) {
+            map
+        } else {
+            Map::new()
+        }
     }
 
     /// Takes the strings of a list; skips other items.
     pub(super) fn words(&mut self, name: &str) -> Vec<String> {
-        self.list(name).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        self.list(name)
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
         let mut keys = name.split('.');
         let first = keys.next().and_then(|key| self.rest.get(key));
-        first.and_then(|value| keys.try_fold(value, |value, key| value.get(key))).is_some_and(|value| !says_nothing(value))
+        first
+            .and_then(|value| keys.try_fold(value, |value, key| value.get(key)))
+            .is_some_and(|value| !says_nothing(value))
     }
 
     /// Sets a field if it is unset.
@@ -157,7 +223,11 @@ impl Fields {
     /// Takes the objects of a list.
     pub(super) fn items(&mut self, name: &str) -> Vec<Self> {
         let at = self.path(name);
-        self.list(name).into_iter().enumerate().map(|(n, value)| Self::of(&format!("{at}[{n}]"), value)).collect()
+        self.list(name)
+            .into_iter()
+            .enumerate()
+            .map(|(n, value)| Self::of(&format!("{at}[{n}]"), value))
+            .collect()
     }
 
     /// The path of a field, for people.
@@ -170,16 +240,33 @@ impl Fields {
         self.left(&self.rest, "", hints, notes);
     }
 
-    fn left(&self, of: &Map<String, Value>, prefix: &str, hints: &[(&str, &str)], notes: &mut Notes) {
+    fn left(
+        &self,
+        of: &Map<String, Value>,
+        prefix: &str,
+        hints: &[(&str, &str)],
+        notes: &mut Notes,
+    ) {
         for (name, value) in of {
             let name = format!("{prefix}{name}");
             match value {
-                Value::Object(inner) if self.entered.contains(&name) => self.left(inner, &format!("{name}."), hints, notes),
+                Value::Object(inner) if self.entered.contains(&name) => {
+                    self.left(inner, &format!("{name}."), hints, notes)
+                }
                 value if says_nothing(value) => {}
                 _ => {
-                    let fits = |field: &str| name.strip_suffix(field).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-                    let hint = hints.iter().find(|(field, _)| fits(field)).map(|(_, hint)| format!(": {hint}"));
-                    notes.say(&self.path(&name), &format!("has no counterpart{}", hint.unwrap_or_default()));
+                    let fits = |field: &str| {
+                        name.strip_suffix(field)
+                            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+                    };
+                    let hint = hints
+                        .iter()
+                        .find(|(field, _)| fits(field))
+                        .map(|(_, hint)| format!(": {hint}"));
+                    notes.say(
+                        &self.path(&name),
+                        &format!("has no counterpart{}", hint.unwrap_or_default()),
+                    );
                 }
             }
         }

@@ -16,18 +16,43 @@ pub(super) fn repository(mut document: Document, made: &mut Made, notes: &mut No
     let spec = &mut document.spec;
     to.put("spec.url", spec.text("url"));
     to.put("spec.secretRef.name", spec.text("secretRef.name"));
-    let interval = span(spec.text("interval"), "spec.interval", (Span::seconds(30), Span::hours(24)), notes);
+    let interval = span(
+        spec.text("interval"),
+        "spec.interval",
+        (Span::seconds(30), Span::hours(24)),
+        notes,
+    );
     to.put("spec.interval", interval);
-    to.put("spec.suspend", spec.flag("suspend").filter(|suspend| *suspend));
+    to.put(
+        "spec.suspend",
+        spec.flag("suspend").filter(|suspend| *suspend),
+    );
     // The ref moves to the layers; until they are created, it is stored here.
-    let named = ["ref.commit", "ref.name", "ref.tag", "ref.branch"].map(|kind| spec.text(kind)).into_iter().flatten().next();
+    let named = ["ref.commit", "ref.name", "ref.tag", "ref.branch"]
+        .map(|kind| spec.text(kind))
+        .into_iter()
+        .flatten()
+        .next();
     let named = named.unwrap_or_else(|| "master".to_owned());
-    to.put(GIT_REF, Some(named.trim_start_matches("refs/heads/").trim_start_matches("refs/tags/")));
+    to.put(
+        GIT_REF,
+        Some(
+            named
+                .trim_start_matches("refs/heads/")
+                .trim_start_matches("refs/tags/"),
+        ),
+    );
     document.spec.end(
         &[
             ("ref.semver", "a layer follows a branch or a tag"),
-            ("verify", "the commit is fetched by its id, and no signature of it is checked"),
-            ("ignore", "a layer's runs follow changes of the files that its code uses"),
+            (
+                "verify",
+                "the commit is fetched by its id, and no signature of it is checked",
+            ),
+            (
+                "ignore",
+                "a layer's runs follow changes of the files that its code uses",
+            ),
             ("proxySecretRef", "the chart's values set the proxy"),
             ("timeout", "a check has a fixed timeout"),
         ],
@@ -48,10 +73,18 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     to.put("spec.path", path.clone());
     to.put("spec.template.tool.name", Some("OpenTofu"));
     to.put("spec.template.workspace", spec.text("workspace"));
-    to.put("spec.suspend", spec.flag("suspend").filter(|suspend| *suspend));
+    to.put(
+        "spec.suspend",
+        spec.flag("suspend").filter(|suspend| *suspend),
+    );
     to.put(
         "spec.template.parallelism",
-        number(spec.number("parallelism").filter(|n| *n > 0), "spec.parallelism", (1, 256), notes),
+        number(
+            spec.number("parallelism").filter(|n| *n > 0),
+            "spec.parallelism",
+            (1, 256),
+            notes,
+        ),
     );
     if spec.flag("upgradeOnInit") == Some(true) {
         to.push("spec.template.arguments.init", "-upgrade".into());
@@ -97,8 +130,11 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
 
 /// Converts the source; returns whether there is a repository for a layer.
 fn source(spec: &mut Fields, own: &str, to: &mut Tree, made: &mut Made, notes: &mut Notes) -> bool {
-    let [kind, name] = ["sourceRef.kind", "sourceRef.name"].map(|field| spec.text(field).unwrap_or_default());
-    let namespace = spec.text("sourceRef.namespace").unwrap_or_else(|| own.to_owned());
+    let [kind, name] =
+        ["sourceRef.kind", "sourceRef.name"].map(|field| spec.text(field).unwrap_or_default());
+    let namespace = spec
+        .text("sourceRef.namespace")
+        .unwrap_or_else(|| own.to_owned());
     drop(spec.text("sourceRef.apiVersion"));
     if kind != "GitRepository" {
         notes.say(
@@ -116,7 +152,10 @@ fn source(spec: &mut Fields, own: &str, to: &mut Tree, made: &mut Made, notes: &
     }
     made.allow(&namespace, &name, own);
     to.put("spec.repository.name", Some(name));
-    to.put("spec.repository.namespace", Some(namespace).filter(|namespace| namespace != own));
+    to.put(
+        "spec.repository.namespace",
+        Some(namespace).filter(|namespace| namespace != own),
+    );
     true
 }
 
@@ -128,63 +167,130 @@ fn remediation(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
         _ => "Manual",
     };
     if !["", "auto", "disable"].contains(&approve.as_str()) {
-        notes.say("spec.approvePlan", "names a plan: approving is approving its run, by its checksum");
+        notes.say(
+            "spec.approvePlan",
+            "names a plan: approving is approving its run, by its checksum",
+        );
     }
     if spec.flag("planOnly") == Some(true) {
         remediation = "Dry";
     }
-    to.put("spec.remediation", Some(json!({"onCommit": remediation, "onDrift": remediation})));
+    to.put(
+        "spec.remediation",
+        Some(json!({"onCommit": remediation, "onDrift": remediation})),
+    );
     if spec.flag("destroyResourcesOnDeletion") == Some(true) {
         to.put("spec.deletionPolicy", Some("Destroy"));
-        to.put("spec.remediation.onDelete", Some(if remediation == "Automatic" { "Automatic" } else { "Manual" }));
+        to.put(
+            "spec.remediation.onDelete",
+            Some(if remediation == "Automatic" {
+                "Automatic"
+            } else {
+                "Manual"
+            }),
+        );
         if remediation != "Automatic" {
-            notes.say("spec.destroyResourcesOnDeletion", "waits for an approval here (remediation.onDelete)");
+            notes.say(
+                "spec.destroyResourcesOnDeletion",
+                "waits for an approval here (remediation.onDelete)",
+            );
         }
     }
     let bounds = (Span::minutes(1), Span::hours(720));
-    to.put("spec.drift.interval", span(spec.text("interval"), "spec.interval", bounds, notes));
-    to.put("spec.drift.suspend", spec.flag("disableDriftDetection").filter(|off| *off));
-    to.put("spec.maxRetries", number(spec.number("remediation.retries"), "spec.remediation.retries", (0, 10), notes));
+    to.put(
+        "spec.drift.interval",
+        span(spec.text("interval"), "spec.interval", bounds, notes),
+    );
+    to.put(
+        "spec.drift.suspend",
+        spec.flag("disableDriftDetection").filter(|off| *off),
+    );
+    to.put(
+        "spec.maxRetries",
+        number(
+            spec.number("remediation.retries"),
+            "spec.remediation.retries",
+            (0, 10),
+            notes,
+        ),
+    );
 }
 
 fn inputs(spec: &mut Fields, path: Option<&str>, to: &mut Tree, notes: &mut Notes) {
     for mut variable in spec.items("vars") {
-        let Some(name) = variable.text("name") else { continue };
+        let Some(name) = variable.text("name") else {
+            continue;
+        };
         if let Some(value) = variable.any("value") {
-            to.push("spec.template.variables", json!({"name": name, "value": value}));
+            to.push(
+                "spec.template.variables",
+                json!({"name": name, "value": value}),
+            );
         } else if let Some(from) = pod::value_from(&mut variable) {
-            to.push("spec.template.variables", json!({"name": name, "valueFrom": from}));
+            to.push(
+                "spec.template.variables",
+                json!({"name": name, "valueFrom": from}),
+            );
         }
         variable.end(&pod::VARIABLE, notes);
     }
     for mut from in spec.items("varsFrom") {
-        let (kind, name) = (from.text("kind").unwrap_or_default(), from.text("name").unwrap_or_default());
-        let (one, all) = if kind == "Secret" { ("secretKeyRef", "secretRef") } else { ("configMapKeyRef", "configMapRef") };
+        let (kind, name) = (
+            from.text("kind").unwrap_or_default(),
+            from.text("name").unwrap_or_default(),
+        );
+        let (one, all) = if kind == "Secret" {
+            ("secretKeyRef", "secretRef")
+        } else {
+            ("configMapKeyRef", "configMapRef")
+        };
         let keys = from.words("varsKeys");
         for key in &keys {
             let (key, variable) = key.split_once(':').unwrap_or((key, key));
             let value = json!({one: {"name": name, "key": key}});
-            to.push("spec.template.variables", json!({"name": variable, "valueFrom": value}));
+            to.push(
+                "spec.template.variables",
+                json!({"name": variable, "valueFrom": value}),
+            );
         }
         if keys.is_empty() {
-            to.push("spec.template.envFrom", json!({"prefix": "TF_VAR_", all: {"name": name}}));
+            to.push(
+                "spec.template.envFrom",
+                json!({"prefix": "TF_VAR_", all: {"name": name}}),
+            );
         }
         from.end(&pod::VARIABLE, notes);
     }
     if let Some(values) = spec.any("values") {
         if values.to_string().contains("${{") {
-            notes.say("spec.values", "is templated, which nothing is here: the text is carried over as it is");
+            notes.say(
+                "spec.values",
+                "is templated, which nothing is here: the text is carried over as it is",
+            );
         }
-        to.push("spec.template.variables", json!({"name": "values", "value": values}));
+        to.push(
+            "spec.template.variables",
+            json!({"name": "values", "value": values}),
+        );
     }
     for file in spec.words("tfVarsFiles") {
-        to.push("spec.template.variableFiles", json!({"path": git::from(path, &file)}));
+        to.push(
+            "spec.template.variableFiles",
+            json!({"path": git::from(path, &file)}),
+        );
     }
     for mut file in spec.items("fileMappings") {
-        let [name, key, location, path] =
-            ["secretRef.name", "secretRef.key", "location", "path"].map(|field| file.text(field).unwrap_or_default());
-        let place = if location == "workspace" { "Source" } else { "Home" };
-        to.push("spec.template.files", json!({"path": path, "in": place, "secretKeyRef": {"name": name, "key": key}}));
+        let [name, key, location, path] = ["secretRef.name", "secretRef.key", "location", "path"]
+            .map(|field| file.text(field).unwrap_or_default());
+        let place = if location == "workspace" {
+            "Source"
+        } else {
+            "Home"
+        };
+        to.push(
+            "spec.template.files",
+            json!({"path": path, "in": place, "secretKeyRef": {"name": name, "key": key}}),
+        );
         file.end(&[], notes);
     }
 }
@@ -193,18 +299,29 @@ fn inputs(spec: &mut Fields, path: Option<&str>, to: &mut Tree, notes: &mut Note
 fn backend(spec: &mut Fields, name: &str, namespace: &str, to: &mut Tree, notes: &mut Notes) {
     let own = spec.text("backendConfig.customConfiguration");
     let disabled = spec.flag("backendConfig.disable") == Some(true);
-    let suffix = spec.text("backendConfig.secretSuffix").unwrap_or_else(|| name.to_owned());
+    let suffix = spec
+        .text("backendConfig.secretSuffix")
+        .unwrap_or_else(|| name.to_owned());
     let _ = spec.flag("backendConfig.inClusterConfig");
     match own.as_deref().map(hcl::backend) {
-        Some(Some((kind, config))) => to.put("spec.template.backend", Some(json!({"type": kind, "config": config}))),
-        Some(None) => notes.say("spec.backendConfig.customConfiguration", "is more than plain arguments: write template.backend"),
+        Some(Some((kind, config))) => to.put(
+            "spec.template.backend",
+            Some(json!({"type": kind, "config": config})),
+        ),
+        Some(None) => notes.say(
+            "spec.backendConfig.customConfiguration",
+            "is more than plain arguments: write template.backend",
+        ),
         None if disabled => {}
         None => {
             let mut config = json!({"secret_suffix": suffix, "in_cluster_config": true});
             if !namespace.is_empty() {
                 config["namespace"] = namespace.into();
             }
-            to.put("spec.template.backend", Some(json!({"type": "kubernetes", "config": config})));
+            to.put(
+                "spec.template.backend",
+                Some(json!({"type": "kubernetes", "config": config})),
+            );
         }
     }
 }
@@ -227,10 +344,18 @@ fn outputs(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
 }
 
 fn runner(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
-    let account: Value = spec.text("serviceAccountName").unwrap_or_else(|| "tf-runner".to_owned()).into();
+    let account: Value = spec
+        .text("serviceAccountName")
+        .unwrap_or_else(|| "tf-runner".to_owned())
+        .into();
     to.put("spec.template.runner.serviceAccountName", Some(account));
     let grace = spec.number("runnerTerminationGracePeriodSeconds");
-    let grace = number(grace, "spec.runnerTerminationGracePeriodSeconds", (30, 86_400), notes);
+    let grace = number(
+        grace,
+        "spec.runnerTerminationGracePeriodSeconds",
+        (30, 86_400),
+        notes,
+    );
     to.put("spec.template.runner.terminationGracePeriodSeconds", grace);
     let mut metadata = spec.within("runnerPodTemplate.metadata");
     pod::metadata(&mut metadata, to, "spec.template");

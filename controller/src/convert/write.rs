@@ -41,13 +41,26 @@ impl Tree {
             notes.say("metadata.name", &format!("is cut to {longest} characters"));
         }
         tree.put("metadata.name", Some(name.trim_end_matches(['-', '.'])));
-        tree.put("metadata.namespace", Some(document.namespace()).filter(|namespace| !namespace.is_empty()));
+        tree.put(
+            "metadata.namespace",
+            Some(document.namespace()).filter(|namespace| !namespace.is_empty()),
+        );
         for field in ["labels", "annotations"] {
-            let all = document.metadata.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
-            let foreign =
-                |key: &str| FOREIGN.iter().any(|prefix| key.starts_with(prefix)) || key.contains("terraform.padok.cloud/");
+            let all = document
+                .metadata
+                .get(field)
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_default();
+            let foreign = |key: &str| {
+                FOREIGN.iter().any(|prefix| key.starts_with(prefix))
+                    || key.contains("terraform.padok.cloud/")
+            };
             let own: Map<_, _> = all.into_iter().filter(|(key, _)| !foreign(key)).collect();
-            tree.put(&format!("metadata.{field}"), Some(own).filter(|own| !own.is_empty()));
+            tree.put(
+                &format!("metadata.{field}"),
+                Some(own).filter(|own| !own.is_empty()),
+            );
         }
         tree
     }
@@ -72,7 +85,9 @@ impl Tree {
     }
 
     pub(super) fn has(&self, path: &str) -> bool {
-        self.0.pointer(&format!("/{}", path.replace('.', "/"))).is_some_and(|value| !value.is_null())
+        self.0
+            .pointer(&format!("/{}", path.replace('.', "/")))
+            .is_some_and(|value| !value.is_null())
     }
 
     fn at(&mut self, path: &str) -> &mut Value {
@@ -89,7 +104,8 @@ pub(super) struct Made {
 
 impl Made {
     pub(super) fn repository(&mut self, namespace: &str, name: &str, repository: Tree) {
-        self.repositories.insert((namespace.to_owned(), name.to_owned()), repository);
+        self.repositories
+            .insert((namespace.to_owned(), name.to_owned()), repository);
     }
 
     pub(super) fn push(&mut self, object: Tree) {
@@ -97,26 +113,57 @@ impl Made {
     }
 
     pub(super) fn find(&mut self, namespace: &str, name: &str) -> Option<&mut Tree> {
-        self.repositories.get_mut(&(namespace.to_owned(), name.to_owned()))
+        self.repositories
+            .get_mut(&(namespace.to_owned(), name.to_owned()))
     }
 
     /// The name of the repository with this namespace, URL and Secret; creates it if it does not exist.
-    pub(super) fn repository_of(&mut self, namespace: &str, url: &str, secret: Option<&str>) -> String {
-        let same = |tree: &Tree| tree.0["spec"]["url"] == url && tree.0["spec"]["secretRef"]["name"].as_str() == secret;
-        if let Some(((_, name), _)) = self.repositories.iter().find(|((of, _), tree)| of == namespace && same(tree)) {
+    pub(super) fn repository_of(
+        &mut self,
+        namespace: &str,
+        url: &str,
+        secret: Option<&str>,
+    ) -> String {
+        let same = |tree: &Tree| {
+            tree.0["spec"]["url"] == url && tree.0["spec"]["secretRef"]["name"].as_str() == secret
+        };
+        if let Some(((_, name), _)) = self
+            .repositories
+            .iter()
+            .find(|((of, _), tree)| of == namespace && same(tree))
+        {
             return name.clone();
         }
-        let last = url.trim_end_matches('/').trim_end_matches(".git").rsplit(['/', ':']).next().unwrap_or_default();
-        let word: String =
-            last.to_ascii_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(50).collect();
+        let last = url
+            .trim_end_matches('/')
+            .trim_end_matches(".git")
+            .rsplit(['/', ':'])
+            .next()
+            .unwrap_or_default();
+        let word: String = last
+            .to_ascii_lowercase()
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .take(50)
+            .collect();
         let word = word.trim_matches('-');
         let word = if word.is_empty() { "repository" } else { word };
-        let free = |name: &String| !self.repositories.contains_key(&(namespace.to_owned(), name.clone()));
-        let name =
-            std::iter::once(word.to_owned()).chain((2..10_000).map(|n| format!("{word}-{n}"))).find(free).unwrap_or_default();
-        let mut tree = Tree(json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository"}));
+        let free = |name: &String| {
+            !self
+                .repositories
+                .contains_key(&(namespace.to_owned(), name.clone()))
+        };
+        let name = std::iter::once(word.to_owned())
+            .chain((2..10_000).map(|n| format!("{word}-{n}")))
+            .find(free)
+            .unwrap_or_default();
+        let mut tree =
+            Tree(json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository"}));
         tree.put("metadata.name", Some(name.as_str()));
-        tree.put("metadata.namespace", Some(namespace).filter(|namespace| !namespace.is_empty()));
+        tree.put(
+            "metadata.namespace",
+            Some(namespace).filter(|namespace| !namespace.is_empty()),
+        );
         tree.put("spec.url", Some(url));
         tree.put("spec.secretRef.name", secret);
         self.repository(namespace, &name, tree);
@@ -129,7 +176,9 @@ impl Made {
             return;
         }
         if let Some(tree) = self.find(namespace, name) {
-            let there = tree.0["spec"]["allowedNamespaces"].as_array().is_some_and(|all| all.iter().any(|one| one == layers));
+            let there = tree.0["spec"]["allowedNamespaces"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|one| one == layers));
             if !there {
                 tree.push("spec.allowedNamespaces", layers.into());
             }
@@ -137,20 +186,36 @@ impl Made {
     }
 
     pub(super) fn yaml(self) -> anyhow::Result<String> {
-        let mut all: Vec<_> = self.repositories.into_values().chain(self.others).map(|tree| tree.0).collect();
+        let mut all: Vec<_> = self
+            .repositories
+            .into_values()
+            .chain(self.others)
+            .map(|tree| tree.0)
+            .collect();
         for object in all.iter_mut().filter_map(Value::as_object_mut) {
             object.remove(GIT_REF);
         }
-        let texts: Vec<_> = all.iter().map(serde_saphyr::to_string).collect::<Result<_, _>>()?;
+        let texts: Vec<_> = all
+            .iter()
+            .map(serde_saphyr::to_string)
+            .collect::<Result<_, _>>()?;
         Ok(texts.join("---\n"))
     }
 }
 
 /// A duration in Pawl's notation, clamped to bounds, with a warning if it was outside.
-pub(super) fn span(text: Option<String>, field: &str, (least, most): (Span, Span), notes: &mut Notes) -> Option<String> {
+pub(super) fn span(
+    text: Option<String>,
+    field: &str,
+    (least, most): (Span, Span),
+    notes: &mut Notes,
+) -> Option<String> {
     let text = text?;
     let Ok(span) = text.parse::<Span>() else {
-        notes.say(field, &format!("is no duration that can be carried over: {text}"));
+        notes.say(
+            field,
+            &format!("is no duration that can be carried over: {text}"),
+        );
         return None;
     };
     let bound = span.clamp(least, most);
@@ -161,7 +226,12 @@ pub(super) fn span(text: Option<String>, field: &str, (least, most): (Span, Span
 }
 
 /// A number clamped to bounds, with a warning if it was outside.
-pub(super) fn number(value: Option<u64>, field: &str, (least, most): (u64, u64), notes: &mut Notes) -> Option<u64> {
+pub(super) fn number(
+    value: Option<u64>,
+    field: &str,
+    (least, most): (u64, u64),
+    notes: &mut Notes,
+) -> Option<u64> {
     let value = value?;
     let bound = value.clamp(least, most);
     if bound != value {

@@ -25,10 +25,18 @@ pub(crate) async fn object<K>(
     ctx: &Cluster,
 ) -> Result<(), Error>
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
 {
-    let params = DeleteParams::background().preconditions(Preconditions { uid, resource_version: None });
-    ctx.call_opt(what, ctx.api::<K>(namespace).delete(name, &params)).await.map(drop)
+    let params = DeleteParams::background().preconditions(Preconditions {
+        uid,
+        resource_version: None,
+    });
+    ctx.call_opt(what, ctx.api::<K>(namespace).delete(name, &params))
+        .await
+        .map(drop)
 }
 
 /// The kinds of objects that grant an attempt its rights.
@@ -52,14 +60,26 @@ pub(crate) async fn account(namespace: &str, name: &str, ctx: &Cluster) -> Resul
 }
 
 /// Removes the attempt finalizer from a pod, and marks it as released; keeps other finalizers.
-pub(crate) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Cluster) -> Result<(), Error> {
-    let params = PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() };
+pub(crate) async fn release_pod(
+    namespace: &str,
+    name: &str,
+    uid: &str,
+    ctx: &Cluster,
+) -> Result<(), Error> {
+    let params = PatchParams {
+        field_manager: Some(names::CONTROLLER_MANAGER.into()),
+        ..PatchParams::default()
+    };
     // Usually the only request needed; it fails if the pod was recreated.
     let now = ctx.now();
     let labels = json!({names::LABEL_RELEASED: now.as_second().to_string()});
     let metadata = json!({"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER], "labels": labels});
     let patch = Patch::Strategic(json!({"metadata": metadata}));
-    ctx.call_opt("release pod", ctx.pod_api(namespace).patch_metadata(name, &params, &patch)).await?;
+    ctx.call_opt(
+        "release pod",
+        ctx.pod_api(namespace).patch_metadata(name, &params, &patch),
+    )
+    .await?;
     ctx.pods.release(namespace, name, uid, now);
     Ok(())
 }
@@ -67,8 +87,14 @@ pub(crate) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Cl
 /// Deletes all objects of a run except the run: pods individually by UID, the rest by label.
 pub(crate) async fn all_of(run: &impl ResourceExt, ctx: &Cluster) -> Result<(), Error> {
     let namespace = run.namespace().unwrap_or_default();
-    let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));
-    let metadata = ctx.call("list pods", ctx.pod_api(&namespace).list_metadata(&of_run)).await?;
+    let of_run = ListParams::default().labels(&format!(
+        "{}={}",
+        names::LABEL_RUN_UID,
+        run.uid().unwrap_or_default()
+    ));
+    let metadata = ctx
+        .call("list pods", ctx.pod_api(&namespace).list_metadata(&of_run))
+        .await?;
     for pod in &metadata.items {
         let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
         if pod.finalizers().iter().any(|f| f == names::POD_FINALIZER) {
@@ -81,9 +107,15 @@ pub(crate) async fn all_of(run: &impl ResourceExt, ctx: &Cluster) -> Result<(), 
     let (accounts, roles, bindings) = rights(&namespace, ctx);
     let params = DeleteParams::background();
     let (accounts, roles, bindings) = tokio::join!(
-        ctx.call("delete ServiceAccounts", accounts.delete_collection(&params, &of_run)),
+        ctx.call(
+            "delete ServiceAccounts",
+            accounts.delete_collection(&params, &of_run)
+        ),
         ctx.call("delete Roles", roles.delete_collection(&params, &of_run)),
-        ctx.call("delete RoleBindings", bindings.delete_collection(&params, &of_run)),
+        ctx.call(
+            "delete RoleBindings",
+            bindings.delete_collection(&params, &of_run)
+        ),
     );
     accounts?;
     roles?;

@@ -29,7 +29,12 @@ const PAGE: u32 = 500;
 pub type Kept = HashSet<String>;
 
 /// Sweeps a namespace, or all, until `stop`.
-pub async fn run(scope: Option<String>, ctx: Arc<Cluster>, datastore: Arc<Datastore>, mut stop: watch::Receiver<bool>) {
+pub async fn run(
+    scope: Option<String>,
+    ctx: Arc<Cluster>,
+    datastore: Arc<Datastore>,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut kept = Kept::new();
     // Releases before the start of this process are unknown.
     let mut first = Some(Timestamp::MIN);
@@ -37,10 +42,12 @@ pub async fn run(scope: Option<String>, ctx: Arc<Cluster>, datastore: Arc<Datast
         let oldest = first.into_iter().chain(*ctx.pods.first_release()).min();
         if oldest.is_some_and(|oldest| has_stayed(oldest, ctx.now())) {
             *ctx.pods.first_release() = None;
-            first = once(scope.as_deref(), &mut kept, &ctx, &datastore).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, "the sweep for ended pods failed");
-                oldest
-            });
+            first = once(scope.as_deref(), &mut kept, &ctx, &datastore)
+                .await
+                .unwrap_or_else(|error| {
+                    tracing::warn!(%error, "the sweep for ended pods failed");
+                    oldest
+                });
         }
         tokio::select! {
             () = tokio::time::sleep(SWEEP) => {}
@@ -60,27 +67,59 @@ pub async fn once(
     ctx: &Cluster,
     datastore: &Datastore,
 ) -> Result<Option<Timestamp>, Error> {
-    let released = format!("{}={},{}", names::LABEL_MANAGED_BY, names::MANAGED_BY, names::LABEL_RELEASED);
-    let (mut next, mut first, mut there) = (Some(ListParams::default().labels(&released).limit(PAGE)), None, Kept::new());
+    let released = format!(
+        "{}={},{}",
+        names::LABEL_MANAGED_BY,
+        names::MANAGED_BY,
+        names::LABEL_RELEASED
+    );
+    let (mut next, mut first, mut there) = (
+        Some(ListParams::default().labels(&released).limit(PAGE)),
+        None,
+        Kept::new(),
+    );
     while let Some(params) = next {
-        let page = ctx.call("list ended pods", ctx.scoped::<Pod>(scope).list_metadata(&params)).await?;
+        let page = ctx
+            .call(
+                "list ended pods",
+                ctx.scoped::<Pod>(scope).list_metadata(&params),
+            )
+            .await?;
         next = after(&params, &page.metadata);
-        for pod in page.items.iter().filter_map(|pod| Released::of(&pod.metadata)) {
+        for pod in page
+            .items
+            .iter()
+            .filter_map(|pod| Released::of(&pod.metadata))
+        {
             let whole = match has_stayed(pod.at, ctx.now()) {
                 true if kept.contains(&pod.uid) => Some(false),
-                true => datastore.log_is_whole(&pod.namespace, &pod.run_uid, pod.attempt).await.map_or_else(
-                    |error| {
-                        tracing::info!(pod = pod.name, error = causes(&error), "it is unknown whether the pod's log is stored");
-                        None
-                    },
-                    Some,
-                ),
+                true => datastore
+                    .log_is_whole(&pod.namespace, &pod.run_uid, pod.attempt)
+                    .await
+                    .map_or_else(
+                        |error| {
+                            tracing::info!(
+                                pod = pod.name,
+                                error = causes(&error),
+                                "it is unknown whether the pod's log is stored"
+                            );
+                            None
+                        },
+                        Some,
+                    ),
                 false => None,
             };
             match whole {
                 Some(true) => {
                     tracing::info!(pod = pod.name, "the pod is deleted: its log is stored");
-                    delete::object::<Pod>("delete ended pod", &pod.namespace, &pod.name, Some(pod.uid), ctx).await?;
+                    delete::object::<Pod>(
+                        "delete ended pod",
+                        &pod.namespace,
+                        &pod.name,
+                        Some(pod.uid),
+                        ctx,
+                    )
+                    .await?;
                 }
                 Some(false) => drop(there.insert(pod.uid)),
                 None => first = first.into_iter().chain([pod.at]).min(),
@@ -104,7 +143,11 @@ struct Released {
 impl Released {
     fn of(meta: &ObjectMeta) -> Option<Self> {
         let label = |name: &str| meta.labels.as_ref().and_then(|labels| labels.get(name));
-        let held = meta.finalizers.iter().flatten().any(|finalizer| finalizer == names::POD_FINALIZER);
+        let held = meta
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|finalizer| finalizer == names::POD_FINALIZER);
         if held || meta.deletion_timestamp.is_some() {
             return None;
         }
@@ -142,14 +185,38 @@ mod tests {
         let of = |more: serde_json::Value| {
             let mut meta = json!({"namespace": "team", "name": "p", "uid": "p1", "labels": labels});
             crate::testing::merge(&mut meta, &more);
-            Released::of(&serde_json::from_value(meta).unwrap()).map(|pod| (pod.run_uid, pod.attempt, pod.at))
+            Released::of(&serde_json::from_value(meta).unwrap())
+                .map(|pod| (pod.run_uid, pod.attempt, pod.at))
         };
-        assert_eq!(of(json!({})), Some(("u".into(), 2, "2026-01-01T00:00:00Z".parse().unwrap())));
-        assert_eq!(of(json!({"finalizers": ["another/one"]})).map(|(_, attempt, _)| attempt), Some(2));
-        assert_eq!(of(json!({"finalizers": [names::POD_FINALIZER]})), None, "held");
-        assert_eq!(of(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})), None, "it goes already");
-        for value in [json!(null), json!(""), json!("soon"), json!("99999999999999999999")] {
-            assert_eq!(of(json!({"labels": {names::LABEL_RELEASED: value}})), None, "{value}");
+        assert_eq!(
+            of(json!({})),
+            Some(("u".into(), 2, "2026-01-01T00:00:00Z".parse().unwrap()))
+        );
+        assert_eq!(
+            of(json!({"finalizers": ["another/one"]})).map(|(_, attempt, _)| attempt),
+            Some(2)
+        );
+        assert_eq!(
+            of(json!({"finalizers": [names::POD_FINALIZER]})),
+            None,
+            "held"
+        );
+        assert_eq!(
+            of(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})),
+            None,
+            "it goes already"
+        );
+        for value in [
+            json!(null),
+            json!(""),
+            json!("soon"),
+            json!("99999999999999999999"),
+        ] {
+            assert_eq!(
+                of(json!({"labels": {names::LABEL_RELEASED: value}})),
+                None,
+                "{value}"
+            );
         }
     }
 }

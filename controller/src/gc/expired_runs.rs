@@ -35,13 +35,23 @@ pub fn due(
     result: Option<RunResult>,
     settings: &Settings,
 ) -> Option<Timestamp> {
-    let (ttl, ended, result) = (ttl_seconds.or(settings.default_ttl_seconds)?, ended?, result?);
+    let (ttl, ended, result) = (
+        ttl_seconds.or(settings.default_ttl_seconds)?,
+        ended?,
+        result?,
+    );
     let kept = |key: &str| run.labels().contains_key(key) || run.annotations().contains_key(key);
-    let history = run.annotations().get(names::TRIGGER).is_some_and(|trigger| trigger != Trigger::Deletion.as_str());
+    let history = run
+        .annotations()
+        .get(names::TRIGGER)
+        .is_some_and(|trigger| trigger != Trigger::Deletion.as_str());
     if history || result == RunResult::Indeterminate || KEPT_BY.iter().any(|key| kept(key)) {
         return None;
     }
-    ended.0.checked_add(SignedDuration::from_secs(i64::from(ttl))).ok()
+    ended
+        .0
+        .checked_add(SignedDuration::from_secs(i64::from(ttl)))
+        .ok()
 }
 
 #[cfg(test)]
@@ -53,12 +63,22 @@ mod tests {
     fn runs_of_a_layer_are_its_history() {
         let due = |trigger: Option<&str>| {
             let mut run = run();
-            run.metadata.annotations = trigger.map(|trigger| [(names::TRIGGER.to_owned(), trigger.to_owned())].into());
-            due(&run, Some(60), Some(&Time(t0())), Some(RunResult::Applied), &Settings::default())
+            run.metadata.annotations =
+                trigger.map(|trigger| [(names::TRIGGER.to_owned(), trigger.to_owned())].into());
+            due(
+                &run,
+                Some(60),
+                Some(&Time(t0())),
+                Some(RunResult::Applied),
+                &Settings::default(),
+            )
         };
         assert!(due(None).is_some());
         assert!(due(Some("Commit")).is_none());
         assert!(due(Some("Drift")).is_none());
-        assert!(due(Some("Deletion")).is_some(), "nobody else deletes it when its layer is gone");
+        assert!(
+            due(Some("Deletion")).is_some(),
+            "nobody else deletes it when its layer is gone"
+        );
     }
 }

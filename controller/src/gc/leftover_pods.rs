@@ -16,11 +16,15 @@ const WAITS: [u64; 5] = [1, 5, 15, 60, 300];
 
 /// Whether no reconcile of the run, as cached, will handle the pod.
 pub fn is_left(pod: &PodView, known: Option<&TerraformRun>) -> bool {
-    !pod.run_uid.is_empty() && owner(&pod.run_uid, known).is_none_or(|run| pod.attempt < number(run))
+    !pod.run_uid.is_empty()
+        && owner(&pod.run_uid, known).is_none_or(|run| pod.attempt < number(run))
 }
 
 fn number(run: &TerraformRun) -> u32 {
-    run.status.as_ref().and_then(|status| status.attempt.as_ref()).map_or(0, |attempt| attempt.number)
+    run.status
+        .as_ref()
+        .and_then(|status| status.attempt.as_ref())
+        .map_or(0, |attempt| attempt.number)
 }
 
 /// Releases a leftover pod, once a live read confirms that its run is gone or at a later attempt. A pod with a running
@@ -35,7 +39,9 @@ pub fn let_go(namespace: String, pod: PodView, ctx: Arc<Cluster>) {
         for wait in WAITS {
             match Box::pin(release(&namespace, &pod, &ctx)).await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(%error, pod = pod.name, "a leftover pod is not released yet"),
+                Err(error) => {
+                    tracing::warn!(%error, pod = pod.name, "a leftover pod is not released yet")
+                }
             }
             tokio::time::sleep(std::time::Duration::from_secs(wait)).await;
         }
@@ -48,7 +54,9 @@ fn is_over(pod: &PodView) -> bool {
 }
 
 async fn release(namespace: &str, pod: &PodView, ctx: &Cluster) -> Result<(), Error> {
-    let there: Option<TerraformRun> = ctx.call_opt("read run", ctx.runs(namespace).get(&pod.run)).await?;
+    let there: Option<TerraformRun> = ctx
+        .call_opt("read run", ctx.runs(namespace).get(&pod.run))
+        .await?;
     if !is_left(pod, there.as_ref()) {
         return Ok(());
     }
@@ -56,11 +64,24 @@ async fn release(namespace: &str, pod: &PodView, ctx: &Cluster) -> Result<(), Er
         .call_opt("read pod", ctx.pod_api(namespace).get(&pod.name))
         .await?
         .filter(|live| live.uid().as_deref() == Some(&pod.uid));
-    let Some(pod) = pod.as_ref().and_then(PodView::of).filter(is_over) else { return Ok(()) };
-    tracing::info!(pod = pod.name, run = pod.run, "the pod's run is gone, or at a later attempt");
+    let Some(pod) = pod.as_ref().and_then(PodView::of).filter(is_over) else {
+        return Ok(());
+    };
+    tracing::info!(
+        pod = pod.name,
+        run = pod.run,
+        "the pod's run is gone, or at a later attempt"
+    );
     delete::account(namespace, &pod.name, ctx).await?;
     if !pod.deleting {
-        delete::object::<Pod>("delete pod", namespace, &pod.name, Some(pod.uid.clone()), ctx).await?;
+        delete::object::<Pod>(
+            "delete pod",
+            namespace,
+            &pod.name,
+            Some(pod.uid.clone()),
+            ctx,
+        )
+        .await?;
     }
     delete::release_pod(namespace, &pod.name, &pod.uid, ctx).await
 }
@@ -72,10 +93,21 @@ mod tests {
 
     #[test]
     fn leftover_pod_is_released_when_nothing_of_it_runs() {
-        let pod = |held, started, ended: bool| PodView { held, started, ended: ended.then(Ended::default), ..PodView::default() };
-        assert!(!is_over(&pod(true, true, false)), "its agent ends by itself");
+        let pod = |held, started, ended: bool| PodView {
+            held,
+            started,
+            ended: ended.then(Ended::default),
+            ..PodView::default()
+        };
+        assert!(
+            !is_over(&pod(true, true, false)),
+            "its agent ends by itself"
+        );
         assert!(is_over(&pod(true, true, true)), "it has ended");
-        assert!(is_over(&pod(true, false, false)), "its container never started, and would never end");
+        assert!(
+            is_over(&pod(true, false, false)),
+            "its container never started, and would never end"
+        );
         assert!(!is_over(&pod(false, false, false)), "nobody holds it");
     }
 }

@@ -30,12 +30,18 @@ impl LayerRun {
     /// `None` for a run without a layer.
     pub fn of(run: &TerraformRun) -> Option<Self> {
         let (layer, seen) = RunSummary::of(run)?;
-        Some(Self { layer, kept: CachedLayerRun(Form::Open(Box::new(seen))) })
+        Some(Self {
+            layer,
+            kept: CachedLayerRun(Form::Open(Box::new(seen))),
+        })
     }
 
     /// The same run, as the second value of a packed text.
     pub(crate) fn within(self, text: &Packed) -> Self {
-        Self { kept: CachedLayerRun(Form::Within(text.clone())), ..self }
+        Self {
+            kept: CachedLayerRun(Form::Within(text.clone())),
+            ..self
+        }
     }
 }
 
@@ -58,7 +64,8 @@ impl CachedLayerRun {
 
     /// Compares the runs alone. The first value of a packed text does not concern the layer.
     pub(super) fn says(&self, other: &Self) -> bool {
-        matches!((&self.0, &other.0), (Form::Within(one), Form::Within(other)) if one == other) || self.run() == other.run()
+        matches!((&self.0, &other.0), (Form::Within(one), Form::Within(other)) if one == other)
+            || self.run() == other.run()
     }
 }
 
@@ -84,7 +91,12 @@ mod tests {
             run.within(&text).kept
         };
         let (run, other) = (|| ended("Applied"), || ended("NoChanges"));
-        let kept = [run().kept, within("1", run()), within("1", run()), within("2", run())];
+        let kept = [
+            run().kept,
+            within("1", run()),
+            within("1", run()),
+            within("2", run()),
+        ];
         for one in &kept {
             assert_eq!(one.run().as_ref(), run().kept.at_hand());
             assert!(kept.iter().all(|two| one.says(two)));

@@ -30,23 +30,41 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    fn new(holds: impl Into<Option<bool>>, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { holds: holds.into(), reason, message: message.into() }
+    fn new(
+        holds: impl Into<Option<bool>>,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            holds: holds.into(),
+            reason,
+            message: message.into(),
+        }
     }
 }
 
 /// `IsPlanArtifactUpToDate`.
 pub(super) fn plan_up_to_date(s: &Situation<'_>, now: Timestamp) -> Verdict {
-    let Some(plan) = &s.facts.last_plan else { return Verdict::new(false, reason::NO_PLAN, "nothing was planned yet") };
+    let Some(plan) = &s.facts.last_plan else {
+        return Verdict::new(false, reason::NO_PLAN, "nothing was planned yet");
+    };
     match &s.check {
         Err(error) => Verdict::new(None::<bool>, reason::SCHEDULE_INVALID, error.as_str()),
-        Ok(_) if s.o.layer.spec.drift.suspend => {
-            Verdict::new(true, reason::DRIFT_SUSPENDED, "drift detection is suspended: drift.suspend")
-        }
-        Ok(Some(at)) if *at <= now => {
-            Verdict::new(false, reason::PLAN_IS_TOO_OLD, format!("planned at {}; a drift check is due since {at}", plan.at.0))
-        }
-        Ok(_) => Verdict::new(true, reason::PLAN_IS_RECENT, format!("planned at {}", plan.at.0)),
+        Ok(_) if s.o.layer.spec.drift.suspend => Verdict::new(
+            true,
+            reason::DRIFT_SUSPENDED,
+            "drift detection is suspended: drift.suspend",
+        ),
+        Ok(Some(at)) if *at <= now => Verdict::new(
+            false,
+            reason::PLAN_IS_TOO_OLD,
+            format!("planned at {}; a drift check is due since {at}", plan.at.0),
+        ),
+        Ok(_) => Verdict::new(
+            true,
+            reason::PLAN_IS_RECENT,
+            format!("planned at {}", plan.at.0),
+        ),
     }
 }
 
@@ -54,27 +72,59 @@ pub(super) fn plan_up_to_date(s: &Situation<'_>, now: Timestamp) -> Verdict {
 pub(super) fn commit_planned(s: &Situation<'_>) -> Verdict {
     match &s.wanted {
         Err(hold) => Verdict::new(None::<bool>, hold.reason, hold.message.as_str()),
-        Ok(wanted) if s.is_planned() => {
-            Verdict::new(true, reason::COMMIT_PLANNED, format!("{} is planned", short(&wanted.revision)))
-        }
+        Ok(wanted) if s.is_planned() => Verdict::new(
+            true,
+            reason::COMMIT_PLANNED,
+            format!("{} is planned", short(&wanted.revision)),
+        ),
         Ok(wanted) => {
-            let settings = s.facts.last_plan.as_ref().is_some_and(|plan| plan.content == wanted.content);
-            let what = if settings { "other settings are" } else { "it is" };
-            Verdict::new(false, reason::PLAN_NEEDED, format!("{what} to be planned at {}", short(&wanted.revision)))
+            let settings = s
+                .facts
+                .last_plan
+                .as_ref()
+                .is_some_and(|plan| plan.content == wanted.content);
+            let what = if settings {
+                "other settings are"
+            } else {
+                "it is"
+            };
+            Verdict::new(
+                false,
+                reason::PLAN_NEEDED,
+                format!("{what} to be planned at {}", short(&wanted.revision)),
+            )
         }
     }
 }
 
 /// `IsApplyUpToDate`.
 pub(super) fn apply_up_to_date(s: &Situation<'_>) -> Verdict {
-    let Some(plan) = &s.facts.last_plan else { return Verdict::new(None::<bool>, reason::NO_PLAN, "nothing was planned yet") };
+    let Some(plan) = &s.facts.last_plan else {
+        return Verdict::new(None::<bool>, reason::NO_PLAN, "nothing was planned yet");
+    };
     let text = match plan.result {
-        Some(RunResult::Applied) => return Verdict::new(true, reason::UP_TO_DATE, format!("run {} was applied", plan.run)),
-        Some(RunResult::NoChanges) => return Verdict::new(true, reason::UP_TO_DATE, format!("run {} had no changes", plan.run)),
+        Some(RunResult::Applied) => {
+            return Verdict::new(
+                true,
+                reason::UP_TO_DATE,
+                format!("run {} was applied", plan.run),
+            );
+        }
+        Some(RunResult::NoChanges) => {
+            return Verdict::new(
+                true,
+                reason::UP_TO_DATE,
+                format!("run {} had no changes", plan.run),
+            );
+        }
         None => format!("the plan of run {} is not applied yet", plan.run),
         Some(result) => format!("run {} is {result}", plan.run),
     };
-    let reason = if s.facts.drift.is_some() { reason::DRIFT_FOUND } else { reason::NOT_APPLIED };
+    let reason = if s.facts.drift.is_some() {
+        reason::DRIFT_FOUND
+    } else {
+        reason::NOT_APPLIED
+    };
     Verdict::new(false, reason, text)
 }
 
@@ -84,10 +134,20 @@ pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
     let not = |reason, message: String| (Verdict::new(false, reason, message), false);
     let stalled = |reason, message: String| (Verdict::new(false, reason, message), true);
     if s.o.is_deleted() {
-        return not(reason::DESTROYING, if waits.is_empty() { "the layer is deleted".into() } else { waits });
+        return not(
+            reason::DESTROYING,
+            if waits.is_empty() {
+                "the layer is deleted".into()
+            } else {
+                waits
+            },
+        );
     }
     if let Err(hold) = &s.wanted {
-        return (Verdict::new(false, hold.reason, hold.message.as_str()), hold.next_step.is_some());
+        return (
+            Verdict::new(false, hold.reason, hold.message.as_str()),
+            hold.next_step.is_some(),
+        );
     }
     if next.refused {
         return stalled(reason::RUN_REFUSED, waits);
@@ -95,7 +155,10 @@ pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
     if let Some(failures) = s.failed().filter(|_| s.facts.pending.is_none()) {
         let failed = format!("run {} failed: {}", failures.run, failures.reason);
         return match &failures.retry_at {
-            Some(at) => not(reason::RETRYING, format!("{failed}; tried again at {}", at.0)),
+            Some(at) => not(
+                reason::RETRYING,
+                format!("{failed}; tried again at {}", at.0),
+            ),
             None => stalled(reason::RUN_FAILED, failed),
         };
     }
@@ -103,42 +166,95 @@ pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
         return stalled(reason::SCHEDULE_INVALID, error.clone());
     }
     if let Some(pending) = &s.facts.pending {
-        let reason = if s.facts.drift.is_some() { reason::DRIFT_FOUND } else { reason::WAITING };
+        let reason = if s.facts.drift.is_some() {
+            reason::DRIFT_FOUND
+        } else {
+            reason::WAITING
+        };
         return not(
             reason,
-            format!("run {} waits for an approval: {}", pending.run, pending.summary.as_deref().unwrap_or_default()),
+            format!(
+                "run {} waits for an approval: {}",
+                pending.run,
+                pending.summary.as_deref().unwrap_or_default()
+            ),
         );
     }
-    let dry = s.facts.last_plan.as_ref().is_some_and(|plan| plan.result == Some(RunResult::Planned));
+    let dry = s
+        .facts
+        .last_plan
+        .as_ref()
+        .is_some_and(|plan| plan.result == Some(RunResult::Planned));
     match (s.is_planned(), s.is_settled(), &s.facts.drift) {
-        (true, true, None) => (Verdict::new(true, reason::UP_TO_DATE, "the objects match the code"), false),
-        (true, true, Some(drift)) => {
-            not(reason::DRIFT_FOUND, format!("run {} found objects that differ from the code", drift.run))
-        }
+        (true, true, None) => (
+            Verdict::new(true, reason::UP_TO_DATE, "the objects match the code"),
+            false,
+        ),
+        (true, true, Some(drift)) => not(
+            reason::DRIFT_FOUND,
+            format!("run {} found objects that differ from the code", drift.run),
+        ),
         _ if s.facts.current.is_some() || next.made.is_some() => not(reason::RUNNING, waits),
         _ if s.o.is_suspended() => not(reason::SUSPENDED, waits),
-        (true, false, _) if dry => {
-            (Verdict::new(true, reason::PLANNED, "planned; remediation is Dry, and nothing is applied"), false)
-        }
+        (true, false, _) if dry => (
+            Verdict::new(
+                true,
+                reason::PLANNED,
+                "planned; remediation is Dry, and nothing is applied",
+            ),
+            false,
+        ),
         (true, false, _) => not(reason::NOT_APPLIED, waits),
         (false, ..) => not(reason::PLAN_NEEDED, waits),
     }
 }
 
 /// `Reconciling`: the layer makes progress without a person. A drift check does not count, or health would flap with each one.
-pub(super) fn reconciling(s: &Situation<'_>, next: &Next, ready: &Verdict, stalled: bool) -> Verdict {
+pub(super) fn reconciling(
+    s: &Situation<'_>,
+    next: &Next,
+    ready: &Verdict,
+    stalled: bool,
+) -> Verdict {
     let moves = ready.holds != Some(true) && !stalled && s.facts.pending.is_none() && {
         let works = s.facts.current.is_some() || next.made.is_some();
-        let comes = matches!(ready.reason, reason::NO_REVISION | reason::RETRYING | reason::PLAN_NEEDED);
+        let comes = matches!(
+            ready.reason,
+            reason::NO_REVISION | reason::RETRYING | reason::PLAN_NEEDED
+        );
         works || comes || s.o.is_deleted() && next.step.is_none()
     };
-    let message = if moves { ready.message.clone() } else { "nothing is under way".into() };
-    Verdict::new(moves, if moves { ready.reason } else { reason::PROGRESSING }, message)
+    let message = if moves {
+        ready.message.clone()
+    } else {
+        "nothing is under way".into()
+    };
+    Verdict::new(
+        moves,
+        if moves {
+            ready.reason
+        } else {
+            reason::PROGRESSING
+        },
+        message,
+    )
 }
 
 pub(super) fn stalled(ready: &Verdict, stalled: bool) -> Verdict {
-    let message = if stalled { ready.message.clone() } else { "nothing blocks the layer".into() };
-    Verdict::new(stalled, if stalled { ready.reason } else { reason::PROGRESSING }, message)
+    let message = if stalled {
+        ready.message.clone()
+    } else {
+        "nothing blocks the layer".into()
+    };
+    Verdict::new(
+        stalled,
+        if stalled {
+            ready.reason
+        } else {
+            reason::PROGRESSING
+        },
+        message,
+    )
 }
 
 /// The first 12 characters of a revision.

@@ -41,16 +41,29 @@ pub(super) struct Notes {
 
 impl Notes {
     /// The created run that the cache does not show yet, and whether its creation is more recent than [`CREATION_LAG`].
-    pub(super) fn awaits(&self, shown: impl Fn(&str) -> bool, now: Timestamp) -> Option<(&str, bool)> {
+    pub(super) fn awaits(
+        &self,
+        shown: impl Fn(&str) -> bool,
+        now: Timestamp,
+    ) -> Option<(&str, bool)> {
         let (run, at) = self.made.as_ref().filter(|(run, _)| !shown(run))?;
-        Some((run, at.checked_add(CREATION_LAG).is_ok_and(|until| now < until)))
+        Some((
+            run,
+            at.checked_add(CREATION_LAG).is_ok_and(|until| now < until),
+        ))
     }
 }
 
 impl Context {
     pub fn new(cluster: Arc<Cluster>, layers: Arc<Layers>, events: Events) -> Self {
         let started = cluster.now();
-        Self { cluster, layers, events, started, memory: Memory::default() }
+        Self {
+            cluster,
+            layers,
+            events,
+            started,
+            memory: Memory::default(),
+        }
     }
 
     /// The watch shows the layer. Once it shows our last write, the notes need not guard against a stale cache.
@@ -73,10 +86,17 @@ mod tests {
     #[test]
     fn stale_cache_creates_no_second_run() {
         // Burrito 11.6: a pod that the cache did not show yet was created again.
-        let notes = Notes { made: Some(("net-a".into(), t0())), ..Notes::default() };
+        let notes = Notes {
+            made: Some(("net-a".into(), t0())),
+            ..Notes::default()
+        };
         let after = |seconds| t0() + SignedDuration::from_secs(seconds);
         assert_eq!(notes.awaits(|_| false, after(4)), Some(("net-a", true)));
-        assert_eq!(notes.awaits(|run| run == "net-a", after(4)), None, "it is shown");
+        assert_eq!(
+            notes.awaits(|run| run == "net-a", after(4)),
+            None,
+            "it is shown"
+        );
         assert_eq!(
             notes.awaits(|_| false, after(6)),
             Some(("net-a", false)),

@@ -20,34 +20,73 @@ use super::{
 
 /// Decides what to do now. A layer with an enum value of a newer version is left to the newer version.
 pub fn decide(o: &Observed, now: Timestamp) -> Decision {
-    let untouched = || Decision { status: o.status(), ..Decision::default() };
+    let untouched = || Decision {
+        status: o.status(),
+        ..Decision::default()
+    };
     if has_newer_word(&o.layer) || o.is_deleted() && !o.is_held() {
         return untouched();
     }
     let s = Situation::of(o, now);
     if let Some(run) = s.facts.unread(o) {
-        return Decision { actions: vec![Action::Read { run }], ..untouched() };
+        return Decision {
+            actions: vec![Action::Read { run }],
+            ..untouched()
+        };
     }
     if o.annotation(names::PLAN) == Some("now") {
         // Distinct requests get distinct tokens: any write in between changes the resourceVersion.
         let version = names::short_hash(&o.layer.resource_version().unwrap_or_default());
         let token = format!("{}-{version}", now.strftime("%Y%m%dT%H%M%SZ"));
-        return Decision { actions: vec![Action::TakeAsk { token }], ..untouched() };
+        return Decision {
+            actions: vec![Action::TakeAsk { token }],
+            ..untouched()
+        };
     }
-    let mut next = if o.is_deleted() { deletion::next(&s, now) } else { living(&s, now) };
+    let mut next = if o.is_deleted() {
+        deletion::next(&s, now)
+    } else {
+        living(&s, now)
+    };
     let (status, notes) = status::of(&s, &next, now);
     if !o.is_deleted() {
         let over = retention::over(&o.runs, &status, o.layer.spec.run_history);
-        next.actions.extend(over.into_iter().map(|run| Action::Delete { run: run.name.to_string(), uid: run.uid.to_string() }));
+        next.actions
+            .extend(over.into_iter().map(|run| Action::Delete {
+                run: run.name.to_string(),
+                uid: run.uid.to_string(),
+            }));
     }
-    let check = s.check.as_ref().ok().copied().flatten().filter(|_| s.facts.current.is_none());
-    let retry = s.failed().and_then(|failures| failures.retry_at.as_ref()).map(|at| at.0);
-    let requeue = [next.at, check, retry].into_iter().flatten().filter(|at| *at > now).min().map(|at| wait(at, now));
-    Decision { status, actions: next.actions, notes, requeue }
+    let check = s
+        .check
+        .as_ref()
+        .ok()
+        .copied()
+        .flatten()
+        .filter(|_| s.facts.current.is_none());
+    let retry = s
+        .failed()
+        .and_then(|failures| failures.retry_at.as_ref())
+        .map(|at| at.0);
+    let requeue = [next.at, check, retry]
+        .into_iter()
+        .flatten()
+        .filter(|at| *at > now)
+        .min()
+        .map(|at| wait(at, now));
+    Decision {
+        status,
+        actions: next.actions,
+        notes,
+        requeue,
+    }
 }
 
 fn wait(at: Timestamp, now: Timestamp) -> Duration {
-    let millis = at.as_millisecond().saturating_sub(now.as_millisecond()).max(0);
+    let millis = at
+        .as_millisecond()
+        .saturating_sub(now.as_millisecond())
+        .max(0);
     // 20 ms late rather than early, when nothing could be done yet.
     Duration::from_millis(millis.unsigned_abs() + 20)
 }
@@ -83,9 +122,17 @@ fn work(s: &Situation<'_>, now: Timestamp) -> Next {
 
 /// Nothing can be planned. A pending run on a state that an older layer owns is withdrawn.
 fn held(s: &Situation<'_>, hold: &Hold) -> Next {
-    let mut next = Next { waits_for: Some(hold.message.clone()), step: hold.next_step.clone(), ..Next::default() };
-    let foreign = s.facts.current.filter(|run| s.o.owner.is_some() && run.may_be_superseded());
-    next.actions.extend(foreign.map(|run| supersede(run, &hold.message)));
+    let mut next = Next {
+        waits_for: Some(hold.message.clone()),
+        step: hold.next_step.clone(),
+        ..Next::default()
+    };
+    let foreign = s
+        .facts
+        .current
+        .filter(|run| s.o.owner.is_some() && run.may_be_superseded());
+    next.actions
+        .extend(foreign.map(|run| supersede(run, &hold.message)));
     next
 }
 
@@ -96,10 +143,17 @@ fn under_way(s: &Situation<'_>, run: &RunSummary, wanted: &Wanted) -> Next {
         return at_work(s, run);
     }
     let short: String = wanted.revision.chars().take(12).collect();
-    let why = if *run.content == *wanted.content { "other settings".to_owned() } else { format!("commit {short}") };
+    let why = if *run.content == *wanted.content {
+        "other settings".to_owned()
+    } else {
+        format!("commit {short}")
+    };
     Next {
         actions: vec![supersede(run, &format!("superseded for {why}"))],
-        waits_for: Some(format!("the end of run {}: it is superseded for {why}", run.name)),
+        waits_for: Some(format!(
+            "the end of run {}: it is superseded for {why}",
+            run.name
+        )),
         ..Next::default()
     }
 }
@@ -107,15 +161,21 @@ fn under_way(s: &Situation<'_>, run: &RunSummary, wanted: &Wanted) -> Next {
 fn at_work(s: &Situation<'_>, run: &RunSummary) -> Next {
     match &s.facts.pending {
         Some(pending) => approval_of(s, pending),
-        None if run.stage == Stage::Approved => {
-            Next { waits_for: Some(format!("run {}, which is approved", run.name)), ..Next::default() }
-        }
-        None => Next { waits_for: Some(format!("run {}", run.name)), ..Next::default() },
+        None if run.stage == Stage::Approved => Next {
+            waits_for: Some(format!("run {}, which is approved", run.name)),
+            ..Next::default()
+        },
+        None => Next {
+            waits_for: Some(format!("run {}", run.name)),
+            ..Next::default()
+        },
     }
 }
 
 fn due(s: &Situation<'_>, wanted: &Wanted, now: Timestamp) -> Next {
-    let Some(cause) = triggers::due(s, now) else { return waits(s) };
+    let Some(cause) = triggers::due(s, now) else {
+        return waits(s);
+    };
     Next::create(s, &wanted.effective, &cause, now)
 }
 
@@ -124,27 +184,52 @@ fn waits(s: &Situation<'_>) -> Next {
     let layer = &s.o.layer;
     if let Some(failures) = s.failed() {
         let namespace = layer.namespace().unwrap_or_default();
-        let describe = format!("kubectl describe -n {namespace} {}/{}", names::KUBECTL_RUN, failures.run);
+        let describe = format!(
+            "kubectl describe -n {namespace} {}/{}",
+            names::KUBECTL_RUN,
+            failures.run
+        );
         let failed = format!("run {} failed ({})", failures.run, failures.reason);
         return match &failures.retry_at {
-            Some(at) => {
-                Next { waits_for: Some(format!("the next retry at {}: {failed}", at.0)), step: Some(describe), ..Next::default() }
-            }
+            Some(at) => Next {
+                waits_for: Some(format!("the next retry at {}: {failed}", at.0)),
+                step: Some(describe),
+                ..Next::default()
+            },
             None => Next {
                 waits_for: Some(format!("a commit, other settings or a person: {failed}")),
-                step: Some(format!("{describe}; after a correction push it, or {}", plan_command(layer))),
+                step: Some(format!(
+                    "{describe}; after a correction push it, or {}",
+                    plan_command(layer)
+                )),
                 ..Next::default()
             },
         };
     }
-    let plan = s.facts.last_plan.as_ref().filter(|_| !s.is_settled() || s.facts.drift.is_some());
-    let Some(plan) = plan else { return Next::default() };
+    let plan = s
+        .facts
+        .last_plan
+        .as_ref()
+        .filter(|_| !s.is_settled() || s.facts.drift.is_some());
+    let Some(plan) = plan else {
+        return Next::default();
+    };
     let what = match plan.result {
-        Some(RunResult::Planned) => format!("nothing: remediation is Dry, and the changes of run {} are not applied", plan.run),
+        Some(RunResult::Planned) => format!(
+            "nothing: remediation is Dry, and the changes of run {} are not applied",
+            plan.run
+        ),
         result => {
             let ended = result.map_or("gone", RunResult::as_str);
-            format!("a commit, a person or the next drift check: run {} is {ended}, and nothing was applied", plan.run)
+            format!(
+                "a commit, a person or the next drift check: run {} is {ended}, and nothing was applied",
+                plan.run
+            )
         }
     };
-    Next { waits_for: Some(what), step: Some(plan_command(layer)), ..Next::default() }
+    Next {
+        waits_for: Some(what),
+        step: Some(plan_command(layer)),
+        ..Next::default()
+    }
 }

@@ -48,7 +48,9 @@ pub struct NewRun {
 
 impl NewRun {
     pub fn trigger(&self) -> &str {
-        self.object["metadata"]["annotations"][crds::names::TRIGGER].as_str().unwrap_or_default()
+        self.object["metadata"]["annotations"][crds::names::TRIGGER]
+            .as_str()
+            .unwrap_or_default()
     }
 }
 

@@ -4,7 +4,9 @@ use jiff::Timestamp;
 
 use kube::ResourceExt as _;
 
-use crds::{DeletionPolicy, LayerFailures, LayerRun, Operation, Remediation, RunResult, Trigger, names};
+use crds::{
+    DeletionPolicy, LayerFailures, LayerRun, Operation, Remediation, RunResult, Trigger, names,
+};
 
 use super::{
     decision::Action,
@@ -17,27 +19,50 @@ use super::{
 };
 
 pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
-    let last = s.o.runs.iter().rev().find(|run| run.operation == Operation::Destroy);
-    let destroyed = last.is_some_and(|run| matches!(run.result, Some(RunResult::Destroyed | RunResult::NoChanges)));
-    let orphaned = s.o.layer.spec.deletion_policy != DeletionPolicy::Destroy || s.o.namespace == Namespace::Goes;
+    let last =
+        s.o.runs
+            .iter()
+            .rev()
+            .find(|run| run.operation == Operation::Destroy);
+    let destroyed = last.is_some_and(|run| {
+        matches!(
+            run.result,
+            Some(RunResult::Destroyed | RunResult::NoChanges)
+        )
+    });
+    let orphaned = s.o.layer.spec.deletion_policy != DeletionPolicy::Destroy
+        || s.o.namespace == Namespace::Goes;
     // The resources of an older layer are not this one's to destroy.
     let foreign = s.o.owner.is_some();
     if destroyed || orphaned || foreign {
-        return Next { actions: vec![Action::RemoveFinalizer], ..Next::default() };
+        return Next {
+            actions: vec![Action::RemoveFinalizer],
+            ..Next::default()
+        };
     }
     if let Some(run) = s.facts.current {
         return under_way(s, run);
     }
     // Without a plan no object exists, so a layer with a misspelled repository can be deleted.
     let Some(made) = s.facts.last_apply.as_ref().or(s.facts.last_plan.as_ref()) else {
-        return Next { actions: vec![Action::RemoveFinalizer], ..Next::default() };
+        return Next {
+            actions: vec![Action::RemoveFinalizer],
+            ..Next::default()
+        };
     };
     // The destroy uses the revision that was planned before, so it works without the ref and the path.
     let effective = match situation::effective(s.o) {
         Ok(effective) => effective,
         Err(hold) => {
-            let what = format!("{}; until that changes, the layer's objects are not destroyed", hold.message);
-            return Next { waits_for: Some(what), step: Some(orphan(s)), ..Next::default() };
+            let what = format!(
+                "{}; until that changes, the layer's objects are not destroyed",
+                hold.message
+            );
+            return Next {
+                waits_for: Some(what),
+                step: Some(orphan(s)),
+                ..Next::default()
+            };
         }
     };
     if s.o.is_suspended() {
@@ -45,7 +70,11 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
     }
     if s.o.layer.spec.remediation.on_delete == Remediation::Dry {
         let what = "remediation.onDelete is Dry: nothing is destroyed until it or deletionPolicy is changed";
-        return Next { waits_for: Some(what.into()), step: Some(orphan(s)), ..Next::default() };
+        return Next {
+            waits_for: Some(what.into()),
+            step: Some(orphan(s)),
+            ..Next::default()
+        };
     }
     match cause(s, made, &effective, last, now) {
         Ok(cause) => Next::create(s, &effective, &cause, now),
@@ -57,10 +86,19 @@ fn under_way(s: &Situation<'_>, run: &RunSummary) -> Next {
     if run.operation == Operation::Destroy {
         return match &s.facts.pending {
             Some(pending) => approval_of(s, pending),
-            None => Next { waits_for: Some(format!("run {}, which destroys the layer's objects", run.name)), ..Next::default() },
+            None => Next {
+                waits_for: Some(format!(
+                    "run {}, which destroys the layer's objects",
+                    run.name
+                )),
+                ..Next::default()
+            },
         };
     }
-    let mut next = Next { waits_for: Some(format!("the end of run {}", run.name)), ..Next::default() };
+    let mut next = Next {
+        waits_for: Some(format!("the end of run {}", run.name)),
+        ..Next::default()
+    };
     // Its plan is no longer needed in any stage. An approved or claimed run ends by itself.
     if run.may_be_taken_back() {
         next.actions.push(supersede(run, "the layer is deleted"));
@@ -87,32 +125,68 @@ fn cause(
         answers: None,
     };
     if let Some(asked) = triggers::asked(s) {
-        return Ok(Cause { answers: Some(asked.to_owned()), ..of(format!("deletion asked {asked}")) });
+        return Ok(Cause {
+            answers: Some(asked.to_owned()),
+            ..of(format!("deletion asked {asked}"))
+        });
     }
-    let Some(last) = last.filter(|run| !run.was_taken_back() && *run.settings == *effective.digest) else {
+    let Some(last) = last.filter(|run| !run.was_taken_back() && *run.settings == *effective.digest)
+    else {
         return Ok(of(format!("deletion after {}", s.o.newest())));
     };
-    let retry = s.facts.failures.as_ref().filter(|failures| *failures.run == *last.name);
+    let retry = s
+        .facts
+        .failures
+        .as_ref()
+        .filter(|failures| *failures.run == *last.name);
     match retry {
-        Some(LayerFailures { retry_at: Some(at), .. }) if at.0 <= now => Ok(of(format!("deletion after {}", s.o.newest()))),
-        Some(LayerFailures { retry_at: Some(at), times, reason, .. }) => {
-            let what = format!("the next retry at {}: run {} failed, failure {times} in a row ({reason})", at.0, last.name);
-            Err(Box::new(Next { waits_for: Some(what), at: Some(at.0), ..Next::default() }))
+        Some(LayerFailures {
+            retry_at: Some(at), ..
+        }) if at.0 <= now => Ok(of(format!("deletion after {}", s.o.newest()))),
+        Some(LayerFailures {
+            retry_at: Some(at),
+            times,
+            reason,
+            ..
+        }) => {
+            let what = format!(
+                "the next retry at {}: run {} failed, failure {times} in a row ({reason})",
+                at.0, last.name
+            );
+            Err(Box::new(Next {
+                waits_for: Some(what),
+                at: Some(at.0),
+                ..Next::default()
+            }))
         }
         Some(_) | None => {
             let ended = last.result.map_or("ended", RunResult::as_str);
-            let what = format!("a person: run {}, which was to destroy the layer's objects, is {ended}", last.name);
+            let what = format!(
+                "a person: run {}, which was to destroy the layer's objects, is {ended}",
+                last.name
+            );
             let namespace = layer.namespace().unwrap_or_default();
-            let describe = format!("kubectl describe -n {namespace} {}/{}", names::KUBECTL_RUN, last.name);
+            let describe = format!(
+                "kubectl describe -n {namespace} {}/{}",
+                names::KUBECTL_RUN,
+                last.name
+            );
             let step = format!("{describe}; then {}", plan_command(layer));
-            Err(Box::new(Next { waits_for: Some(what), step: Some(step), ..Next::default() }))
+            Err(Box::new(Next {
+                waits_for: Some(what),
+                step: Some(step),
+                ..Next::default()
+            }))
         }
     }
 }
 
 /// The command that removes the layer and leaves its resources.
 fn orphan(s: &Situation<'_>) -> String {
-    let (namespace, name) = (s.o.layer.namespace().unwrap_or_default(), s.o.layer.name_any());
+    let (namespace, name) = (
+        s.o.layer.namespace().unwrap_or_default(),
+        s.o.layer.name_any(),
+    );
     format!(
         "to keep its objects: kubectl patch -n {namespace} {}/{name} --type=merge -p '{{\"spec\":{{\"deletionPolicy\":\"Orphan\"}}}}'",
         names::KUBECTL_LAYER

@@ -39,7 +39,14 @@ impl Check<'_> {
         }
         let (natural, spread) = match &self.wanted.schedule {
             None => self.interval(),
-            Some(line) => (slot_after(line, self.wanted.time_zone.as_deref().unwrap_or("UTC"), self.last)?, CRON_SPREAD),
+            Some(line) => (
+                slot_after(
+                    line,
+                    self.wanted.time_zone.as_deref().unwrap_or("UTC"),
+                    self.last,
+                )?,
+                CRON_SPREAD,
+            ),
         };
         if natural > now || natural >= self.started {
             return Ok(Some(natural));
@@ -47,7 +54,10 @@ impl Check<'_> {
         let kept = |stored: &Timestamp| *stored > natural && *stored <= after(now, spread);
         let put_off = self.stored.filter(kept).unwrap_or_else(|| {
             let most = u64::try_from(spread.as_secs()).unwrap_or(0);
-            after(self.started, seconds(chance(self.uid, "spread") % (most + 1)))
+            after(
+                self.started,
+                seconds(chance(self.uid, "spread") % (most + 1)),
+            )
         });
         Ok(Some(put_off))
     }
@@ -56,7 +66,13 @@ impl Check<'_> {
         let whole = self.wanted.interval.0.as_secs();
         let thousandths = 1_000 - JITTER / 2 + chance(self.uid, "interval") % (JITTER + 1);
         let spread = seconds(whole / 10).min(MAX_SPREAD);
-        (after(self.last, seconds(whole.saturating_mul(thousandths) / 1_000)), spread)
+        (
+            after(
+                self.last,
+                seconds(whole.saturating_mul(thousandths) / 1_000),
+            ),
+            spread,
+        )
     }
 }
 
@@ -64,13 +80,19 @@ impl Check<'_> {
 fn slot_after(line: &str, zone: &str, last: Timestamp) -> Result<Timestamp, String> {
     let wrong = |error: cronexpr::Error| format!("drift.schedule `{line}` in {zone}: {error}");
     let table = cronexpr::parse_crontab(&format!("{line} {zone}")).map_err(wrong)?;
-    Ok(table.find_next(MakeTimestamp(last)).map_err(wrong)?.timestamp())
+    Ok(table
+        .find_next(MakeTimestamp(last))
+        .map_err(wrong)?
+        .timestamp())
 }
 
 /// A pseudorandom number derived from the UID, the same each time.
 fn chance(uid: &str, of: &str) -> u64 {
     let digest = Sha256::digest(format!("{of} of {uid}").as_bytes());
-    digest.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
+    digest
+        .iter()
+        .take(8)
+        .fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
 fn seconds(seconds: u64) -> SignedDuration {

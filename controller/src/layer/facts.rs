@@ -2,7 +2,10 @@
 
 use jiff::Timestamp;
 
-use crds::{Drift, LayerFailures, LayerRun, Operation, Pending, RunResult, TerraformLayerStatus, whole_seconds};
+use crds::{
+    Drift, LayerFailures, LayerRun, Operation, Pending, RunResult, TerraformLayerStatus,
+    whole_seconds,
+};
 
 use super::{
     observed::Observed,
@@ -33,23 +36,49 @@ pub(super) struct Facts<'a> {
 impl<'a> Facts<'a> {
     pub(super) fn of(o: &'a Observed) -> Self {
         let before = o.status();
-        let kept = || o.runs.iter().rev().filter(|run| run.operation != Operation::Destroy && !run.was_taken_back());
+        let kept = || {
+            o.runs
+                .iter()
+                .rev()
+                .filter(|run| run.operation != Operation::Destroy && !run.was_taken_back())
+        };
         let current = o.runs.iter().rev().find(|run| !run.is_ended());
         let planned = kept().find(|run| run.has_planned());
-        let plan = planned.map(|run| remembered(run, run.plan.as_ref().map_or(run.at(), |plan| plan.at)));
-        let last_plan = newer(plan, before.last_plan.clone().filter(|plan| !is_void(plan, o)));
-        let apply = kept().find(|run| run.is_settled()).map(|run| remembered(run, run.at()));
+        let plan =
+            planned.map(|run| remembered(run, run.plan.as_ref().map_or(run.at(), |plan| plan.at)));
+        let last_plan = newer(
+            plan,
+            before.last_plan.clone().filter(|plan| !is_void(plan, o)),
+        );
+        let apply = kept()
+            .find(|run| run.is_settled())
+            .map(|run| remembered(run, run.at()));
         let last_apply = newer(apply, before.last_apply.clone());
-        let judged = o.runs.iter().rev().find(|run| !run.was_taken_back() && (run.is_ended() || run.has_planned()));
+        let judged = o
+            .runs
+            .iter()
+            .rev()
+            .find(|run| !run.was_taken_back() && (run.is_ended() || run.has_planned()));
         let failures = match judged {
             Some(run) => retries::after(run, before.failures.as_ref(), o.layer.spec.max_retries),
             None => before.failures.clone(),
         };
-        let last =
-            o.runs.iter().map(RunSummary::at).chain([&last_plan, &last_apply].into_iter().flatten().map(|run| run.at.0)).max();
+        let last = o
+            .runs
+            .iter()
+            .map(RunSummary::at)
+            .chain(
+                [&last_plan, &last_apply]
+                    .into_iter()
+                    .flatten()
+                    .map(|run| run.at.0),
+            )
+            .max();
         Self {
             drift: drift(planned, last_apply.as_ref(), &before, o),
-            pending: current.filter(|run| run.stage == Stage::Waiting).and_then(pending),
+            pending: current
+                .filter(|run| run.stage == Stage::Waiting)
+                .and_then(pending),
             last_result: judged.map(said).or(before.last_result),
             current,
             last_plan,
@@ -61,23 +90,34 @@ impl<'a> Facts<'a> {
 
     /// Whether this content is planned with these settings.
     pub(super) fn is_planned(&self, content: &str, settings: &str) -> bool {
-        self.last_plan.as_ref().is_some_and(|run| run.content == content && run.settings == settings)
+        self.last_plan
+            .as_ref()
+            .is_some_and(|run| run.content == content && run.settings == settings)
     }
 
     /// Whether this content was applied with these settings, or needed no apply. From then on, changes in a plan of it are drift.
     pub(super) fn is_settled(&self, content: &str, settings: &str) -> bool {
-        self.last_apply.as_ref().is_some_and(|run| run.content == content && run.settings == settings)
+        self.last_apply
+            .as_ref()
+            .is_some_and(|run| run.content == content && run.settings == settings)
     }
 
     /// The failures of this content with these settings.
     pub(super) fn failed(&self, content: &str, settings: &str) -> Option<&LayerFailures> {
-        self.failures.as_ref().filter(|failures| failures.content == content && failures.settings == settings)
+        self.failures
+            .as_ref()
+            .filter(|failures| failures.content == content && failures.settings == settings)
     }
 
     /// The run whose list of changes has to be read before `status.drift` can be written.
     pub(super) fn unread(&self, o: &Observed) -> Option<String> {
         let run = &self.drift.as_ref()?.run;
-        let known = o.layer.status.as_ref().and_then(|status| status.drift.as_ref()).is_some_and(|drift| drift.run == *run);
+        let known = o
+            .layer
+            .status
+            .as_ref()
+            .and_then(|status| status.drift.as_ref())
+            .is_some_and(|drift| drift.run == *run);
         let read = o.changes.as_ref().is_some_and(|(of, _)| of == run);
         (!known && !read).then(|| run.clone())
     }
@@ -106,23 +146,42 @@ fn remembered(run: &RunSummary, at: Timestamp) -> LayerRun {
 /// The run that is seen, unless the recorded one is later.
 fn newer(seen: Option<LayerRun>, remembered: Option<LayerRun>) -> Option<LayerRun> {
     match (seen, remembered) {
-        (Some(seen), Some(remembered)) if remembered.run != seen.run && remembered.at.0 > seen.at.0 => Some(remembered),
+        (Some(seen), Some(remembered))
+            if remembered.run != seen.run && remembered.at.0 > seen.at.0 =>
+        {
+            Some(remembered)
+        }
         (Some(seen), _) => Some(seen),
         (None, remembered) => remembered,
     }
 }
 
 /// Drift is a plan with changes for content that was applied before, whatever its trigger. An apply, or a plan without changes, clears it.
-fn drift(planned: Option<&RunSummary>, applied: Option<&LayerRun>, before: &TerraformLayerStatus, o: &Observed) -> Option<Drift> {
-    let stored = before.drift.clone().filter(|drift| applied.is_none_or(|applied| applied.at.0 < drift.since.0));
-    let found = planned
-        .zip(applied)
-        .filter(|(run, applied)| !run.is_settled() && run.is_of(&applied.content, &applied.settings) && run.at() >= applied.at.0);
+fn drift(
+    planned: Option<&RunSummary>,
+    applied: Option<&LayerRun>,
+    before: &TerraformLayerStatus,
+    o: &Observed,
+) -> Option<Drift> {
+    let stored = before
+        .drift
+        .clone()
+        .filter(|drift| applied.is_none_or(|applied| applied.at.0 < drift.since.0));
+    let found = planned.zip(applied).filter(|(run, applied)| {
+        !run.is_settled()
+            && run.is_of(&applied.content, &applied.settings)
+            && run.at() >= applied.at.0
+    });
     let Some((run, _)) = found else { return stored };
     if let Some(stored) = stored.clone().filter(|stored| stored.run == *run.name) {
         return Some(stored);
     }
-    let mut objects = o.changes.clone().filter(|(of, _)| *of == *run.name).map(|(_, lines)| lines).unwrap_or_default();
+    let mut objects = o
+        .changes
+        .clone()
+        .filter(|(of, _)| *of == *run.name)
+        .map(|(_, lines)| lines)
+        .unwrap_or_default();
     // Drifted objects (`!`) before the planned changes.
     objects.sort_by_key(|line| !line.starts_with('!'));
     if objects.len() > OBJECTS {
@@ -130,14 +189,25 @@ fn drift(planned: Option<&RunSummary>, applied: Option<&LayerRun>, before: &Terr
         objects.truncate(OBJECTS - 1);
         objects.push(format!("and {more} more"));
     }
-    let since = stored.map_or_else(|| whole_seconds(run.plan.as_ref().map_or(run.at(), |plan| plan.at)), |stored| stored.since);
-    Some(Drift { since, run: run.name.to_string(), objects })
+    let since = stored.map_or_else(
+        || whole_seconds(run.plan.as_ref().map_or(run.at(), |plan| plan.at)),
+        |stored| stored.since,
+    );
+    Some(Drift {
+        since,
+        run: run.name.to_string(),
+        objects,
+    })
 }
 
 fn pending(run: &RunSummary) -> Option<Pending> {
     let plan = run.plan.as_ref()?;
     let checksum = plan.checksum.as_ref()?.to_string();
-    Some(Pending { run: run.name.to_string(), checksum, summary: Some(plan.summary.to_string()) })
+    Some(Pending {
+        run: run.name.to_string(),
+        checksum,
+        summary: Some(plan.summary.to_string()),
+    })
 }
 
 /// How a run ended, in a few words.
@@ -147,7 +217,10 @@ fn said(run: &RunSummary) -> String {
         None => format!("Planned {summary}"),
         Some(RunResult::NoChanges) => "NoChanges".to_owned(),
         Some(result @ (RunResult::Failed | RunResult::Indeterminate)) => {
-            format!("{result} {}", run.failure.as_ref().map_or("", |(_, reason)| reason))
+            format!(
+                "{result} {}",
+                run.failure.as_ref().map_or("", |(_, reason)| reason)
+            )
         }
         Some(result) => format!("{result} {summary}"),
     };

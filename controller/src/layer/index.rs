@@ -43,7 +43,12 @@ impl Index<TerraformRepository> for Layers {
     fn apply(&self, key: &Key, repository: &TerraformRepository) {
         let mut inner = self.lock();
         let small = Arc::new(small(repository));
-        if inner.repositories.insert(key.clone(), small.clone()).as_ref() != Some(&small) {
+        if inner
+            .repositories
+            .insert(key.clone(), small.clone())
+            .as_ref()
+            != Some(&small)
+        {
             inner.changed(key);
         }
     }
@@ -58,13 +63,22 @@ impl Index<TerraformRepository> for Layers {
 impl Layers {
     pub fn new(settings: &Settings, metrics: Arc<Metrics>) -> Self {
         let wakers = Arc::<Wakers>::default();
-        Self { inner: Mutex::new(Store::new(settings, wakers.clone())), listings: Listings::default(), wakers, metrics }
+        Self {
+            inner: Mutex::new(Store::new(settings, wakers.clone())),
+            listings: Listings::default(),
+            wakers,
+            metrics,
+        }
     }
 
     /// Wakes the layers of a namespace.
     pub fn wake(&self, namespace: &str) {
         let inner = self.lock();
-        inner.layers.keys().filter(|key| *key.0 == *namespace).for_each(|key| inner.wake(key));
+        inner
+            .layers
+            .keys()
+            .filter(|key| *key.0 == *namespace)
+            .for_each(|key| inner.wake(key));
     }
 
     /// A watch shows a run of a layer.
@@ -78,18 +92,31 @@ impl Layers {
     }
 
     /// The layer's repository, and its runs, oldest first.
-    pub fn of(&self, layer: &TerraformLayer) -> (Option<Arc<TerraformRepository>>, Vec<RunSummary>) {
+    pub fn of(
+        &self,
+        layer: &TerraformLayer,
+    ) -> (Option<Arc<TerraformRepository>>, Vec<RunSummary>) {
         let inner = self.lock();
         let (namespace, name) = layer.repository_key();
         let runs = inner.runs_of(&layer.uid().unwrap_or_default());
-        (inner.repositories.get(&(namespace.into(), name.into())).cloned(), runs)
+        (
+            inner
+                .repositories
+                .get(&(namespace.into(), name.into()))
+                .cloned(),
+            runs,
+        )
     }
 
     /// Namespace and name of the oldest layer with the same state, if that is another layer.
     pub fn owner(&self, layer: &TerraformLayer) -> Option<(String, String)> {
         let inner = self.lock();
         let entry = inner.layers.get(&name_of(layer))?;
-        let (rank, first) = entry.states.iter().filter_map(|state| inner.owners.get(state)?.first()).min()?;
+        let (rank, first) = entry
+            .states
+            .iter()
+            .filter_map(|state| inner.owners.get(state)?.first())
+            .min()?;
         (*rank < entry.rank).then(|| (first.0.to_string(), first.1.to_string()))
     }
 

@@ -31,7 +31,12 @@ pub(super) struct Next {
 }
 
 impl Next {
-    pub(super) fn create(s: &Situation<'_>, effective: &Effective, cause: &Cause, now: Timestamp) -> Self {
+    pub(super) fn create(
+        s: &Situation<'_>,
+        effective: &Effective,
+        cause: &Cause,
+        now: Timestamp,
+    ) -> Self {
         if let Some(held_up) = held_up(s) {
             return held_up;
         }
@@ -43,7 +48,10 @@ impl Next {
                 ..Self::default()
             }),
             // `Effective::of` validated the settings before, so this is the same error.
-            Err(error) => Self { waits_for: Some(error), ..Self::default() },
+            Err(error) => Self {
+                waits_for: Some(error),
+                ..Self::default()
+            },
         }
     }
 }
@@ -51,29 +59,61 @@ impl Next {
 /// Why the run that is due is not created now.
 pub(super) fn held_up(s: &Situation<'_>) -> Option<Next> {
     if let Namespace::Frozen(why) = &s.o.namespace {
-        return Some(Next { waits_for: Some(why.to_string()), step: Some(why.next_step()), ..Next::default() });
+        return Some(Next {
+            waits_for: Some(why.to_string()),
+            step: Some(why.next_step()),
+            ..Next::default()
+        });
     }
     let goes = s.o.namespace == Namespace::Goes;
-    goes.then(|| Next { waits_for: Some("nothing: its namespace is deleted".into()), ..Next::default() })
+    goes.then(|| Next {
+        waits_for: Some("nothing: its namespace is deleted".into()),
+        ..Next::default()
+    })
 }
 
 /// The same run was refused, and its retry is not due yet.
 fn refused(s: &Situation<'_>, run: &str, now: Timestamp) -> Option<Next> {
-    let refused = s.o.refused.as_ref().filter(|refused| refused.run == run && refused.retry_at > now)?;
-    let what = format!("the API server refused to create run {run}; nothing was changed: {}", refused.text);
-    let step = Some("correct the cause that the API server names; Pawl retries by itself".to_owned());
-    Some(Next { waits_for: Some(clip(&what, 512)), step, at: Some(refused.retry_at), refused: true, ..Next::default() })
+    let refused =
+        s.o.refused
+            .as_ref()
+            .filter(|refused| refused.run == run && refused.retry_at > now)?;
+    let what = format!(
+        "the API server refused to create run {run}; nothing was changed: {}",
+        refused.text
+    );
+    let step =
+        Some("correct the cause that the API server names; Pawl retries by itself".to_owned());
+    Some(Next {
+        waits_for: Some(clip(&what, 512)),
+        step,
+        at: Some(refused.retry_at),
+        refused: true,
+        ..Next::default()
+    })
 }
 
 pub(super) fn resumes(s: &Situation<'_>) -> Next {
-    let (namespace, name) = (s.o.layer.namespace().unwrap_or_default(), s.o.layer.name_any());
+    let (namespace, name) = (
+        s.o.layer.namespace().unwrap_or_default(),
+        s.o.layer.name_any(),
+    );
     let kind = names::KUBECTL_LAYER;
     let step = if s.o.layer.spec.suspend {
-        format!("kubectl patch -n {namespace} {kind}/{name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'")
+        format!(
+            "kubectl patch -n {namespace} {kind}/{name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'"
+        )
     } else {
-        format!("kubectl annotate -n {namespace} {kind}/{name} {}-", names::SUSPEND)
+        format!(
+            "kubectl annotate -n {namespace} {kind}/{name} {}-",
+            names::SUSPEND
+        )
     };
-    Next { waits_for: Some("a person: the layer is suspended, and makes no runs".into()), step: Some(step), ..Next::default() }
+    Next {
+        waits_for: Some("a person: the layer is suspended, and makes no runs".into()),
+        step: Some(step),
+        ..Next::default()
+    }
 }
 
 /// The plan waits for an approval; the next step is the command for it.
@@ -82,13 +122,21 @@ pub(super) fn approval_of(s: &Situation<'_>, pending: &Pending) -> Next {
     let namespace = s.o.layer.namespace().unwrap_or_default();
     Next {
         waits_for: Some(format!("an approval of run {}: {summary}", pending.run)),
-        step: Some(names::approve_command(&namespace, &pending.run, &pending.checksum)),
+        step: Some(names::approve_command(
+            &namespace,
+            &pending.run,
+            &pending.checksum,
+        )),
         ..Next::default()
     }
 }
 
 pub(super) fn supersede(run: &RunSummary, why: &str) -> Action {
-    Action::Supersede { run: run.name.to_string(), uid: run.uid.to_string(), why: clip(&format!("{SUPERSEDED}{why}"), 200) }
+    Action::Supersede {
+        run: run.name.to_string(),
+        uid: run.uid.to_string(),
+        why: clip(&format!("{SUPERSEDED}{why}"), 200),
+    }
 }
 
 pub(super) fn plan_command(layer: &TerraformLayer) -> String {

@@ -68,13 +68,21 @@ impl Observed {
 
     /// Whether the finalizer is set.
     pub fn is_held(&self) -> bool {
-        self.layer.finalizers().iter().any(|finalizer| finalizer == names::LAYER_FINALIZER)
+        self.layer
+            .finalizers()
+            .iter()
+            .any(|finalizer| finalizer == names::LAYER_FINALIZER)
     }
 
     /// The value of `pawl.run/plan`, if that request is not handled yet.
     pub fn asked(&self) -> Option<&str> {
-        let last = self.layer.status.as_ref().and_then(|status| status.last_handled_plan.as_deref());
-        self.annotation(names::PLAN).filter(|asked| !asked.is_empty() && last != Some(*asked))
+        let last = self
+            .layer
+            .status
+            .as_ref()
+            .and_then(|status| status.last_handled_plan.as_deref());
+        self.annotation(names::PLAN)
+            .filter(|asked| !asked.is_empty() && last != Some(*asked))
     }
 
     /// Name of the newest run; empty if there is none. The next run's name is derived from it, so a repeated reconcile computes the same

@@ -23,7 +23,10 @@ const CACHE_LAG: Duration = Duration::from_millis(200);
 /// When to reconcile again if no watch has shown our own run for a while.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Delays between reconciles that end in an error.
-const ERRORS: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) };
+const ERRORS: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    cap: Duration::from_secs(60),
+};
 
 /// Reconciles a layer. Returns when to reconcile again without an event.
 pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Option<Duration> {
@@ -59,10 +62,17 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
         return Ok(Some(CACHE_LAG));
     }
     let (repository, runs) = ctx.layers.of(&layer);
-    if let Some((run, is_recent)) = notes.awaits(|run| runs.iter().any(|there| *there.name == *run), ctx.cluster.now()) {
+    if let Some((run, is_recent)) = notes.awaits(
+        |run| runs.iter().any(|there| *there.name == *run),
+        ctx.cluster.now(),
+    ) {
         // Its event wakes the layer.
         if is_recent || execute::is_there(&layer, run, ctx).await? {
-            return Ok(Some(if is_recent { Duration::from_secs(1) } else { SILENCE }));
+            return Ok(Some(if is_recent {
+                Duration::from_secs(1)
+            } else {
+                SILENCE
+            }));
         }
     }
     if notes.made.is_some() {
@@ -73,7 +83,11 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
         repository,
         runs,
         owner: ctx.layers.owner(&layer),
-        namespace: ctx.cluster.freezes.of(&layer.namespace().unwrap_or_default()).map_or(Namespace::Stays, Namespace::Frozen),
+        namespace: ctx
+            .cluster
+            .freezes
+            .of(&layer.namespace().unwrap_or_default())
+            .map_or(Namespace::Stays, Namespace::Frozen),
         started: ctx.started,
         refused: notes.refused.clone().map(|(refused, _)| refused),
         changes: None,
@@ -113,10 +127,12 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
 
 /// When to reconcile again after an error: after 1, 2, 4, … 60 s, and not before an overloaded API server accepts requests again.
 fn failed(layer: &TerraformLayer, error: &Error, ctx: &Context) -> Duration {
-    let errors = ctx.memory.update(&layer.uid().unwrap_or_default(), |notes| {
-        notes.errors = notes.errors.saturating_add(1);
-        notes.errors
-    });
+    let errors = ctx
+        .memory
+        .update(&layer.uid().unwrap_or_default(), |notes| {
+            notes.errors = notes.errors.saturating_add(1);
+            notes.errors
+        });
     let wait = ERRORS.after(errors).max(ctx.cluster.clock.busy_for());
     tracing::warn!(
         layer.namespace = layer.namespace().unwrap_or_default(),

@@ -4,12 +4,17 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crds::{FailureClass, LayerFailures, RunResult, Trigger, backoff::Backoff, reason, whole_seconds};
+use crds::{
+    FailureClass, LayerFailures, RunResult, Trigger, backoff::Backoff, reason, whole_seconds,
+};
 
 use super::run_summary::RunSummary;
 
 /// Delays between the end of a failed run and its retry. Measured from the end, so a long run does not shorten them.
-const RUNS: Backoff = Backoff { base: Duration::from_secs(60), cap: Duration::from_secs(3600) };
+const RUNS: Backoff = Backoff {
+    base: Duration::from_secs(60),
+    cap: Duration::from_secs(3600),
+};
 
 /// The failure reason of a run that a person cancelled before it had a plan.
 pub(super) const CANCELED: &str = "Canceled";
@@ -24,22 +29,35 @@ pub(super) const fn helps(class: FailureClass) -> bool {
         | FailureClass::Timeout
         | FailureClass::Interrupted
         | FailureClass::Unknown => true,
-        FailureClass::Configuration | FailureClass::Policy | FailureClass::Integrity | FailureClass::Internal => false,
+        FailureClass::Configuration
+        | FailureClass::Policy
+        | FailureClass::Integrity
+        | FailureClass::Internal => false,
     }
 }
 
 /// The consecutive failures up to this run; `None` if it did not fail. A run with a new cause starts the count at one.
-pub(super) fn after(run: &RunSummary, before: Option<&LayerFailures>, max_retries: u32) -> Option<LayerFailures> {
+pub(super) fn after(
+    run: &RunSummary,
+    before: Option<&LayerFailures>,
+    max_retries: u32,
+) -> Option<LayerFailures> {
     let (class, reason) = match run.result? {
-        RunResult::Failed => run.failure.clone().unwrap_or((FailureClass::Internal, reason::AGENT_FAULT.into())),
+        RunResult::Failed => run
+            .failure
+            .clone()
+            .unwrap_or((FailureClass::Internal, reason::AGENT_FAULT.into())),
         // The outcome is unknown: a person has to check before any retry.
         RunResult::Indeterminate => (FailureClass::Internal, reason::APPLY_UNCONFIRMED.into()),
         // A person cancelled it.
-        RunResult::Canceled if !run.has_planned() && !run.superseded => (FailureClass::Policy, CANCELED.into()),
+        RunResult::Canceled if !run.has_planned() && !run.superseded => {
+            (FailureClass::Policy, CANCELED.into())
+        }
         _ => return None,
     };
     // Neither a commit nor a request is its cause.
-    let follows = matches!(run.trigger, Trigger::Retry | Trigger::Deletion) && run.answers.is_none();
+    let follows =
+        matches!(run.trigger, Trigger::Retry | Trigger::Deletion) && run.answers.is_none();
     let times = match before {
         Some(before) if before.run == *run.name => before.times,
         Some(before) if follows && run.is_of(&before.content, &before.settings) => before.times + 1,

@@ -29,17 +29,38 @@ pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
     let mut next = Some(ListParams::default().limit(PAGE));
     while let Some(params) = next {
         // Without the CRD there are no layers.
-        let Some(page) = ctx.cluster.call_opt("list layers", api.list(&params)).await? else { return Ok(()) };
+        let Some(page) = ctx
+            .cluster
+            .call_opt("list layers", api.list(&params))
+            .await?
+        else {
+            return Ok(());
+        };
         next = after(&params, &page.metadata);
         for layer in page.items {
             match layer.0 {
                 Ok(layer) if layer.is_unverified() || !layer.asks_for_rights() => {}
                 Ok(layer) => {
                     mark(layer.meta(), ctx).await?;
-                    let (namespace, name) = (layer.namespace().unwrap_or_default(), layer.name_any());
-                    tracing::warn!(layer.namespace = namespace, layer.name = name, "a layer waits to be confirmed");
-                    let text = format!("{UNVERIFIED}: {}", names::confirm_command(&namespace, &name));
-                    ctx.events.publish(&layer, vec![Note { reason: reason::UNVERIFIED, warning: true, text }]);
+                    let (namespace, name) =
+                        (layer.namespace().unwrap_or_default(), layer.name_any());
+                    tracing::warn!(
+                        layer.namespace = namespace,
+                        layer.name = name,
+                        "a layer waits to be confirmed"
+                    );
+                    let text = format!(
+                        "{UNVERIFIED}: {}",
+                        names::confirm_command(&namespace, &name)
+                    );
+                    ctx.events.publish(
+                        &layer,
+                        vec![Note {
+                            reason: reason::UNVERIFIED,
+                            warning: true,
+                            text,
+                        }],
+                    );
                 }
                 // Unreadable here, but a newer version may read it later.
                 Err(invalid) => mark(&invalid.metadata, ctx).await?,
@@ -51,13 +72,24 @@ pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
 
 /// Has no resourceVersion precondition, so a client that writes constantly cannot prevent the mark.
 async fn mark(layer: &ObjectMeta, ctx: &Context) -> Result<(), Error> {
-    let api: Api<TerraformLayer> = ctx.cluster.api(layer.namespace.as_deref().unwrap_or_default());
-    let patch = Patch::Merge(json!({"metadata": {"uid": layer.uid, "annotations": {names::UNVERIFIED: UNVERIFIED}}}));
+    let api: Api<TerraformLayer> = ctx
+        .cluster
+        .api(layer.namespace.as_deref().unwrap_or_default());
+    let patch = Patch::Merge(
+        json!({"metadata": {"uid": layer.uid, "annotations": {names::UNVERIFIED: UNVERIFIED}}}),
+    );
     let (name, params) = (layer.name.as_deref().unwrap_or_default(), params());
     let mut tries = 0;
     loop {
         tries += 1;
-        match ctx.cluster.call_opt("mark a layer as unverified", api.patch_metadata(name, &params, &patch)).await {
+        match ctx
+            .cluster
+            .call_opt(
+                "mark a layer as unverified",
+                api.patch_metadata(name, &params, &patch),
+            )
+            .await
+        {
             Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {}
             answer => return answer.map(drop),
         }

@@ -67,15 +67,29 @@ impl RunSummary {
         let layer = run.labels().get(names::LABEL_LAYER_UID)?.clone();
         let annotation = |name: &str| run.annotations().get(name).map_or("", String::as_str);
         let status = run.status.as_ref();
-        let result = status.and_then(|status| status.settled.as_ref().map(|settled| settled.result).or(status.result));
-        let stage = stage(run);
-        let plan = status.and_then(|status| status.plan.as_ref()).filter(|_| stage != Stage::Planning).map(|plan| PlanSummary {
-            at: plan.created_at.as_ref().map_or_else(|| created(run), |at| at.0),
-            summary: plan.summary.as_str().into(),
-            checksum: (stage != Stage::Ended).then(|| plan.checksum.as_str().into()),
-            state_key: plan.state_key.as_deref().map(Into::into),
+        let result = status.and_then(|status| {
+            status
+                .settled
+                .as_ref()
+                .map(|settled| settled.result)
+                .or(status.result)
         });
-        let failure = status.and_then(|status| status.failure.as_ref()).filter(|_| stage == Stage::Ended);
+        let stage = stage(run);
+        let plan = status
+            .and_then(|status| status.plan.as_ref())
+            .filter(|_| stage != Stage::Planning)
+            .map(|plan| PlanSummary {
+                at: plan
+                    .created_at
+                    .as_ref()
+                    .map_or_else(|| created(run), |at| at.0),
+                summary: plan.summary.as_str().into(),
+                checksum: (stage != Stage::Ended).then(|| plan.checksum.as_str().into()),
+                state_key: plan.state_key.as_deref().map(Into::into),
+            });
+        let failure = status
+            .and_then(|status| status.failure.as_ref())
+            .filter(|_| stage == Stage::Ended);
         let repository = run.spec.source.repository.as_ref();
         let seen = Self {
             name: run.name_any().into(),
@@ -83,13 +97,20 @@ impl RunSummary {
             created: created(run),
             trigger: Trigger::of(annotation(names::TRIGGER)),
             operation: run.spec.operation,
-            revision: repository.map_or("", |repository| &repository.revision).into(),
+            revision: repository
+                .map_or("", |repository| &repository.revision)
+                .into(),
             content: annotation(names::CONTENT).into(),
             settings: annotation(names::SETTINGS).into(),
-            answers: run.annotations().get(names::PLAN).map(|token| token.as_str().into()),
+            answers: run
+                .annotations()
+                .get(names::PLAN)
+                .map(|token| token.as_str().into()),
             stage,
             result,
-            ended_at: status.and_then(|status| status.completion_time.as_ref()).map(|at| at.0),
+            ended_at: status
+                .and_then(|status| status.completion_time.as_ref())
+                .map(|at| at.0),
             plan,
             failure: failure.map(|failure| (failure.class, failure.reason.as_str().into())),
             superseded: annotation(names::CANCEL).starts_with(SUPERSEDED),
@@ -115,14 +136,22 @@ impl RunSummary {
 
     /// Whether the plan was completed. Then the content counts as planned, even if the plan was denied or expired.
     pub fn has_planned(&self) -> bool {
-        let done =
-            matches!(self.result, Some(RunResult::NoChanges | RunResult::Planned | RunResult::Applied | RunResult::Destroyed));
+        let done = matches!(
+            self.result,
+            Some(
+                RunResult::NoChanges
+                    | RunResult::Planned
+                    | RunResult::Applied
+                    | RunResult::Destroyed
+            )
+        );
         self.plan.is_some() || done
     }
 
     /// Whether it left nothing to apply.
     pub fn is_settled(&self) -> bool {
-        matches!(self.result, Some(RunResult::NoChanges | RunResult::Applied)) && self.operation != Operation::Destroy
+        matches!(self.result, Some(RunResult::NoChanges | RunResult::Applied))
+            && self.operation != Operation::Destroy
     }
 
     /// Whether its layer withdrew it before any apply. Its content counts as not planned then.
@@ -137,21 +166,27 @@ impl RunSummary {
 
     /// The same if its plan is no longer needed, so a planning attempt may be interrupted.
     pub fn may_be_taken_back(&self) -> bool {
-        self.may_be_superseded() || self.stage == Stage::Planning && !self.superseded && !self.deleting
+        self.may_be_superseded()
+            || self.stage == Stage::Planning && !self.superseded && !self.deleting
     }
 
     /// When it ended, else when it planned, else when it was created.
     pub fn at(&self) -> Timestamp {
-        self.ended_at.or(self.plan.as_ref().map(|plan| plan.at)).unwrap_or(self.created)
+        self.ended_at
+            .or(self.plan.as_ref().map(|plan| plan.at))
+            .unwrap_or(self.created)
     }
 }
 
 fn created(run: &TerraformRun) -> Timestamp {
-    run.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |at| at.0)
+    run.creation_timestamp()
+        .map_or(Timestamp::UNIX_EPOCH, |at| at.0)
 }
 
 fn stage(run: &TerraformRun) -> Stage {
-    let Some(status) = &run.status else { return Stage::NotBegun };
+    let Some(status) = &run.status else {
+        return Stage::NotBegun;
+    };
     if status.is_terminal() {
         return Stage::Ended;
     }
@@ -164,8 +199,15 @@ fn stage(run: &TerraformRun) -> Stage {
     }
     match status.phase {
         Some(Phase::AwaitingApproval) => {
-            let annotated = status.plan.as_ref().is_some_and(|plan| approval::is_annotated(run.annotations(), &plan.checksum));
-            if status.approval.is_some() || annotated { Stage::Approved } else { Stage::Waiting }
+            let annotated = status
+                .plan
+                .as_ref()
+                .is_some_and(|plan| approval::is_annotated(run.annotations(), &plan.checksum));
+            if status.approval.is_some() || annotated {
+                Stage::Approved
+            } else {
+                Stage::Waiting
+            }
         }
         _ if status.attempt.is_none() => Stage::NotBegun,
         _ => Stage::Planning,

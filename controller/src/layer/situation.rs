@@ -45,18 +45,33 @@ impl<'a> Situation<'a> {
     pub(super) fn of(o: &'a Observed, now: Timestamp) -> Self {
         let facts = Facts::of(o);
         let check = check(o, &facts, now);
-        Self { wanted: wanted(o), o, facts, check }
+        Self {
+            wanted: wanted(o),
+            o,
+            facts,
+            check,
+        }
     }
 
     pub(super) fn is_planned(&self) -> bool {
-        let planned = |wanted: &Wanted| self.facts.is_planned(&wanted.content, &wanted.effective.digest);
-        self.wanted.as_ref().map_or(self.facts.last_plan.is_some(), planned)
+        let planned = |wanted: &Wanted| {
+            self.facts
+                .is_planned(&wanted.content, &wanted.effective.digest)
+        };
+        self.wanted
+            .as_ref()
+            .map_or(self.facts.last_plan.is_some(), planned)
     }
 
     /// Whether the wanted content was applied, or needed no apply.
     pub(super) fn is_settled(&self) -> bool {
-        let settled = |wanted: &Wanted| self.facts.is_settled(&wanted.content, &wanted.effective.digest);
-        self.wanted.as_ref().map_or(self.facts.last_apply.is_some(), settled)
+        let settled = |wanted: &Wanted| {
+            self.facts
+                .is_settled(&wanted.content, &wanted.effective.digest)
+        };
+        self.wanted
+            .as_ref()
+            .map_or(self.facts.last_apply.is_some(), settled)
     }
 
     pub(super) fn failed(&self) -> Option<&crds::LayerFailures> {
@@ -69,12 +84,21 @@ impl<'a> Situation<'a> {
 
 /// Whether a field has an enum value of a newer version.
 pub(super) fn has_newer_word(layer: &TerraformLayer) -> bool {
-    let RemediationStrategy { on_commit, on_drift, on_delete } = layer.spec.remediation;
-    [on_commit, on_drift, on_delete].contains(&Remediation::Unknown) || layer.spec.deletion_policy == DeletionPolicy::Unknown
+    let RemediationStrategy {
+        on_commit,
+        on_drift,
+        on_delete,
+    } = layer.spec.remediation;
+    [on_commit, on_drift, on_delete].contains(&Remediation::Unknown)
+        || layer.spec.deletion_policy == DeletionPolicy::Unknown
 }
 
 fn hold<T>(reason: &'static str, message: String, next_step: Option<String>) -> Result<T, Hold> {
-    Err(Hold { reason, message, next_step })
+    Err(Hold {
+        reason,
+        message,
+        next_step,
+    })
 }
 
 /// The settings of the layer's runs, if its repository exists and admits the layer.
@@ -82,32 +106,56 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     let (namespace, name) = o.layer.repository_key();
     let own = o.layer.metadata.namespace.as_deref().unwrap_or_default();
     if o.layer.is_unverified() {
-        return hold(reason::UNVERIFIED, UNVERIFIED.to_owned(), Some(names::confirm_command(own, &o.layer.name_any())));
+        return hold(
+            reason::UNVERIFIED,
+            UNVERIFIED.to_owned(),
+            Some(names::confirm_command(own, &o.layer.name_any())),
+        );
     }
     let Some(repository) = &o.repository else {
-        let step = Some(format!("create TerraformRepository {name} in namespace {namespace}, or correct spec.repository"));
-        return hold(reason::REPOSITORY_NOT_FOUND, format!("there is no TerraformRepository {namespace}/{name}"), step);
+        let step = Some(format!(
+            "create TerraformRepository {name} in namespace {namespace}, or correct spec.repository"
+        ));
+        return hold(
+            reason::REPOSITORY_NOT_FOUND,
+            format!("there is no TerraformRepository {namespace}/{name}"),
+            step,
+        );
     };
     if !repository.admits(own) {
-        let message = format!("TerraformRepository {namespace}/{name} does not name {own} in spec.allowedNamespaces");
-        let step = Some(format!("have {own} added to spec.allowedNamespaces of the repository"));
+        let message = format!(
+            "TerraformRepository {namespace}/{name} does not name {own} in spec.allowedNamespaces"
+        );
+        let step = Some(format!(
+            "have {own} added to spec.allowedNamespaces of the repository"
+        ));
         return hold(reason::REPOSITORY_NOT_ALLOWED, message, step);
     }
     let effective = Effective::of(&o.layer, repository).or_else(|error| {
         let step = Some("correct spec.template, or spec.defaults of the repository".to_owned());
-        hold(reason::TEMPLATE_INVALID, format!("the settings give no valid run: {error}"), step)
+        hold(
+            reason::TEMPLATE_INVALID,
+            format!("the settings give no valid run: {error}"),
+            step,
+        )
     })?;
     // A named stack is a deliberate choice. A stack derived from path and URL changes with a renamed directory: everything would be planned
     // again from an empty state, and a destroy would find nothing.
-    let before = o.layer.status.as_ref().and_then(|status| status.stack.as_deref());
+    let before = o
+        .layer
+        .status
+        .as_ref()
+        .and_then(|status| status.stack.as_deref());
     match before.filter(|before| *before != effective.stack && !effective.names_stack()) {
         Some(before) => {
             let message = format!(
                 "its state belongs to stack {before}; with this path and repository it would belong to {}, whose state lists none of its objects",
                 effective.stack
             );
-            let step =
-                format!("set spec.template.stack: {before} to keep the state, or {} to begin with another", effective.stack);
+            let step = format!(
+                "set spec.template.stack: {before} to keep the state, or {} to begin with another",
+                effective.stack
+            );
             hold(reason::STATE_MOVED, message, Some(step))
         }
         None => Ok(effective),
@@ -118,31 +166,71 @@ fn wanted(o: &Observed) -> Result<Wanted, Hold> {
     let effective = effective(o)?;
     let own = o.layer.metadata.namespace.as_deref().unwrap_or_default();
     if let Some((namespace, name)) = &o.owner {
-        let older = if namespace == own { format!("layer {name}") } else { "a layer of another namespace".to_owned() };
+        let older = if namespace == own {
+            format!("layer {name}")
+        } else {
+            "a layer of another namespace".to_owned()
+        };
         let step = "delete one of the two, or give this one spec.template.stack or spec.template.workspace of its own".to_owned();
-        return hold(reason::STATE_OWNED, format!("{older}, which is older, has the same state"), Some(step));
+        return hold(
+            reason::STATE_OWNED,
+            format!("{older}, which is older, has the same state"),
+            Some(step),
+        );
     }
     let of = format!("{}\n{}\n", o.layer.spec.git_ref, o.layer.spec.path);
-    let source = o.layer.status.as_ref().and_then(|status| status.source.as_ref()).filter(|source| source.of.starts_with(&of));
+    let source = o
+        .layer
+        .status
+        .as_ref()
+        .and_then(|status| status.source.as_ref())
+        .filter(|source| source.of.starts_with(&of));
     let Some(source) = source else {
         let (namespace, name) = o.layer.repository_key();
-        let message = format!("{namespace}/{name} has not been synced at {} yet", o.layer.spec.git_ref);
+        let message = format!(
+            "{namespace}/{name} has not been synced at {} yet",
+            o.layer.spec.git_ref
+        );
         return hold(reason::NO_REVISION, message, None);
     };
     if let Some(missing) = &source.missing {
         let step = Some("correct spec.path or spec.ref, or push what is missing".to_owned());
         return hold(reason::PATH_NOT_FOUND, missing.clone(), step);
     }
-    Ok(Wanted { revision: source.revision.clone(), content: source.content.clone(), effective })
+    Ok(Wanted {
+        revision: source.revision.clone(),
+        content: source.content.clone(),
+        effective,
+    })
 }
 
 fn check(o: &Observed, facts: &Facts<'_>, now: Timestamp) -> Result<Option<Timestamp>, String> {
-    let stored = o.layer.status.as_ref().and_then(|status| status.next_drift_check.as_ref()).map(|at| at.0);
+    let stored = o
+        .layer
+        .status
+        .as_ref()
+        .and_then(|status| status.next_drift_check.as_ref())
+        .map(|at| at.0);
     let uid = o.layer.metadata.uid.as_deref().unwrap_or_default();
     let Some(last) = facts.last.filter(|_| facts.last_plan.is_some()) else {
         // Validates the schedule before it is needed.
-        return Check { wanted: &o.layer.spec.drift, uid, last: now, started: now, stored: None }.due(now).map(|_| None);
+        return Check {
+            wanted: &o.layer.spec.drift,
+            uid,
+            last: now,
+            started: now,
+            stored: None,
+        }
+        .due(now)
+        .map(|_| None);
     };
-    let due = Check { wanted: &o.layer.spec.drift, uid, last, started: o.started, stored }.due(now)?;
+    let due = Check {
+        wanted: &o.layer.spec.drift,
+        uid,
+        last,
+        started: o.started,
+        stored,
+    }
+    .due(now)?;
     Ok(due.filter(|_| facts.current.is_none()))
 }

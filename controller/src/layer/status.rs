@@ -2,7 +2,10 @@
 
 use jiff::Timestamp;
 
-use crds::{LayerState, RunResult, TerraformLayerStatus, conditions as set_of, reason, text::clip, whole_seconds};
+use crds::{
+    LayerState, RunResult, TerraformLayerStatus, conditions as set_of, reason, text::clip,
+    whole_seconds,
+};
 
 use super::{
     conditions::{self, Verdict},
@@ -16,30 +19,66 @@ use crate::events::Note;
 const MAX_STEP: usize = 800;
 
 /// The status, and the Events to publish once it is written.
-pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLayerStatus, Vec<Note>) {
+pub(super) fn of(
+    s: &Situation<'_>,
+    next: &Next,
+    now: Timestamp,
+) -> (TerraformLayerStatus, Vec<Note>) {
     let (before, facts) = (s.o.status(), &s.facts);
     let generation = s.o.layer.metadata.generation;
     let mut all = before.conditions.clone();
     let (ready, is_stalled) = conditions::ready(s, next);
     let told = told(&before, next, &ready, is_stalled);
     let verdicts = [
-        (conditions::RECONCILING, conditions::reconciling(s, next, &ready, is_stalled)),
+        (
+            conditions::RECONCILING,
+            conditions::reconciling(s, next, &ready, is_stalled),
+        ),
         (conditions::STALLED, conditions::stalled(&ready, is_stalled)),
         (conditions::READY, ready),
-        (conditions::PLAN_UP_TO_DATE, conditions::plan_up_to_date(s, now)),
+        (
+            conditions::PLAN_UP_TO_DATE,
+            conditions::plan_up_to_date(s, now),
+        ),
         (conditions::COMMIT_PLANNED, conditions::commit_planned(s)),
-        (conditions::APPLY_UP_TO_DATE, conditions::apply_up_to_date(s)),
+        (
+            conditions::APPLY_UP_TO_DATE,
+            conditions::apply_up_to_date(s),
+        ),
     ];
-    for (type_, Verdict { holds, reason, message }) in verdicts {
+    for (
+        type_,
+        Verdict {
+            holds,
+            reason,
+            message,
+        },
+    ) in verdicts
+    {
         set_of::set(&mut all, type_, holds, reason, &message, generation, now);
     }
-    let answered = s.o.runs.iter().rev().find_map(|run| run.answers.as_deref()).filter(|token| s.o.asked() == Some(*token));
-    let check = s.check.as_ref().ok().copied().flatten().filter(|_| next.made.is_none()).map(whole_seconds);
+    let answered =
+        s.o.runs
+            .iter()
+            .rev()
+            .find_map(|run| run.answers.as_deref())
+            .filter(|token| s.o.asked() == Some(*token));
+    let check = s
+        .check
+        .as_ref()
+        .ok()
+        .copied()
+        .flatten()
+        .filter(|_| next.made.is_none())
+        .map(whole_seconds);
     let status = TerraformLayerStatus {
         observed_generation: generation,
         state: Some(state(s)),
         waits_for: next.waits_for.as_deref().map(|text| clip(text, 512)),
-        revision: facts.last_plan.as_ref().map(|plan| conditions::short(&plan.revision)),
+        revision: facts
+            .last_plan
+            .as_ref()
+            .map(|plan| conditions::short(&plan.revision)),
         last_result: facts.last_result.clone(),
         next_step: next.step.as_deref().map(|text| clip(text, MAX_STEP)),
         conditions: all,
@@ -48,26 +87,53 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
         pending: facts.pending.clone(),
         drift: facts.drift.clone(),
         next_drift_check: check,
-        current_run: facts.current.map(|run| run.name.to_string()).or_else(|| next.made.clone()),
+        current_run: facts
+            .current
+            .map(|run| run.name.to_string())
+            .or_else(|| next.made.clone()),
         failures: facts.failures.clone(),
-        effective: s.wanted.as_ref().map_or_else(|_| before.effective.clone(), |wanted| wanted.effective.lines.clone()),
+        effective: s.wanted.as_ref().map_or_else(
+            |_| before.effective.clone(),
+            |wanted| wanted.effective.lines.clone(),
+        ),
         stack: stack(s, before.stack),
-        last_handled_plan: answered.map(|token| clip(token, 256)).or(before.last_handled_plan),
+        last_handled_plan: answered
+            .map(|token| clip(token, 256))
+            .or(before.last_handled_plan),
         source: before.source,
     };
-    let found = status.drift.as_ref().filter(|drift| before.drift.as_ref().is_none_or(|old| old.run != drift.run));
+    let found = status
+        .drift
+        .as_ref()
+        .filter(|drift| before.drift.as_ref().is_none_or(|old| old.run != drift.run));
     let notes = found.map(|drift| {
-        let text = format!("run {} found objects that differ from the code: {}", drift.run, drift.objects.join(", "));
-        Note { reason: "DriftFound", warning: true, text }
+        let text = format!(
+            "run {} found objects that differ from the code: {}",
+            drift.run,
+            drift.objects.join(", ")
+        );
+        Note {
+            reason: "DriftFound",
+            warning: true,
+            text,
+        }
     });
     (status, notes.into_iter().chain(told).collect())
 }
 
 /// The Event for the current situation. `kubectl describe` sorts status fields by name and prints Events after them, so the newest Event
 /// ends with the next step. A run in progress publishes its own Events.
-fn told(before: &TerraformLayerStatus, next: &Next, ready: &Verdict, is_stalled: bool) -> Option<Note> {
+fn told(
+    before: &TerraformLayerStatus,
+    next: &Next,
+    ready: &Verdict,
+    is_stalled: bool,
+) -> Option<Note> {
     let step = next.step.as_deref().map(|step| clip(step, MAX_STEP));
-    let was = before.conditions.iter().find(|condition| condition.type_ == conditions::READY);
+    let was = before
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == conditions::READY);
     let moved = was.is_none_or(|was| was.reason != ready.reason) && ready.reason != reason::RUNNING;
     if !moved && step == before.next_step {
         return None;
@@ -77,14 +143,27 @@ fn told(before: &TerraformLayerStatus, next: &Next, ready: &Verdict, is_stalled:
         Some(step) => format!("{}; next step: {step}", clip(&ready.message, 200)),
         None => ready.message.clone(),
     };
-    Some(Note { reason: ready.reason, warning, text })
+    Some(Note {
+        reason: ready.reason,
+        warning,
+        text,
+    })
 }
 
 /// The stack of the managed state that the newest plan with these settings used; unchanged if that is unknown.
 fn stack(s: &Situation<'_>, before: Option<String>) -> Option<String> {
-    let Ok(Wanted { effective, .. }) = &s.wanted else { return before };
-    let newest = s.o.runs.iter().rev().filter(|run| *run.settings == *effective.digest).find_map(|run| run.plan.as_ref());
-    let Some(key) = newest.and_then(|plan| plan.state_key.as_deref()) else { return before };
+    let Ok(Wanted { effective, .. }) = &s.wanted else {
+        return before;
+    };
+    let newest =
+        s.o.runs
+            .iter()
+            .rev()
+            .filter(|run| *run.settings == *effective.digest)
+            .find_map(|run| run.plan.as_ref());
+    let Some(key) = newest.and_then(|plan| plan.state_key.as_deref()) else {
+        return before;
+    };
     let namespace = s.o.layer.metadata.namespace.as_deref().unwrap_or_default();
     (effective.managed_key(namespace) == key).then(|| effective.stack.clone())
 }
@@ -93,7 +172,9 @@ fn stack(s: &Situation<'_>, before: Option<String>) -> Option<String> {
 pub(super) fn state(s: &Situation<'_>) -> LayerState {
     match s.facts.current.map(|run| run.stage) {
         Some(Stage::Waiting | Stage::Approved | Stage::Applying) => return LayerState::ApplyNeeded,
-        Some(Stage::NotBegun | Stage::Planning) if !s.is_settled() => return LayerState::PlanNeeded,
+        Some(Stage::NotBegun | Stage::Planning) if !s.is_settled() => {
+            return LayerState::PlanNeeded;
+        }
         _ => {}
     }
     let failed = s.failed().is_some();

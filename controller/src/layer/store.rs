@@ -72,14 +72,21 @@ impl Store {
     }
 
     /// Returns the state that the layer was counted with in the metrics.
-    pub(super) fn put(&mut self, key: &Key, layer: &TerraformLayer, state: Option<LayerState>) -> Option<LayerState> {
+    pub(super) fn put(
+        &mut self,
+        key: &Key,
+        layer: &TerraformLayer,
+        state: Option<LayerState>,
+    ) -> Option<LayerState> {
         let (namespace, name) = layer.repository_key();
         let repository: Name = (namespace.into(), name.into());
         let uid = layer.uid().unwrap_or_default();
         let created = layer.creation_timestamp().map_or(0, |at| at.0.as_second());
         let rank = (created, Arc::from(&*uid));
         let old = self.layers.remove(key);
-        let same = old.as_ref().filter(|old| old.rank == rank && *old.repository == repository);
+        let same = old
+            .as_ref()
+            .filter(|old| old.rank == rank && *old.repository == repository);
         // It has another repository now.
         if let (Some(old), None) = (&old, same) {
             self.forget(key, old);
@@ -87,13 +94,32 @@ impl Store {
         let states = same.map(|old| old.states.clone()).unwrap_or_default();
         let rank = same.map_or(rank, |old| old.rank.clone());
         self.by_uid.insert(hash(&uid), key.clone());
-        let of = self.of_repository.get_key_value(&repository).map_or_else(|| Key::new(repository), |(of, _)| of.clone());
-        self.of_repository.entry(of.clone()).or_default().insert(key.clone());
-        let fields =
-            layer.spec.template.0.iter().filter(|(field, _)| matches!(field.as_str(), "stack" | "workspace" | "backend"));
-        let fields: Map<_, _> = fields.map(|(field, value)| (field.clone(), value.clone())).collect();
+        let of = self
+            .of_repository
+            .get_key_value(&repository)
+            .map_or_else(|| Key::new(repository), |(of, _)| of.clone());
+        self.of_repository
+            .entry(of.clone())
+            .or_default()
+            .insert(key.clone());
+        let fields = layer
+            .spec
+            .template
+            .0
+            .iter()
+            .filter(|(field, _)| matches!(field.as_str(), "stack" | "workspace" | "backend"));
+        let fields: Map<_, _> = fields
+            .map(|(field, value)| (field.clone(), value.clone()))
+            .collect();
         let template = (!fields.is_empty()).then(|| Box::new(RunTemplate(fields)));
-        let entry = Entry { rank, repository: of, path: layer.spec.path.as_str().into(), template, states, state };
+        let entry = Entry {
+            rank,
+            repository: of,
+            path: layer.spec.path.as_str().into(),
+            template,
+            states,
+            state,
+        };
         self.layers.insert(key.clone(), entry);
         old.and_then(|old| old.state)
     }
@@ -119,7 +145,9 @@ impl Store {
     }
 
     fn leave(&mut self, state: &str, rank: &Rank) {
-        let Some(owners) = self.owners.get_mut(state) else { return };
+        let Some(owners) = self.owners.get_mut(state) else {
+            return;
+        };
         owners.retain(|(of, _)| of != rank);
         let others: Vec<Key> = owners.iter().map(|(_, key)| key.clone()).collect();
         if others.is_empty() {
@@ -142,16 +170,30 @@ impl Store {
 
     /// Computes the states of a layer. If they changed, wakes it and the layers that share the new or the former ones.
     pub(super) fn states(&mut self, key: &Key) {
-        let Some((key, entry)) = self.layers.get_key_value(key).filter(|_| self.settled) else { return };
+        let Some((key, entry)) = self.layers.get_key_value(key).filter(|_| self.settled) else {
+            return;
+        };
         let (key, rank, before) = (key.clone(), entry.rank.clone(), entry.states.clone());
         let repository = self.repositories.get(&entry.repository);
         let none = RunTemplate::default();
         let template = entry.template.as_deref().unwrap_or(&none);
-        let expected = repository.and_then(|found| expected_state(&key.0, &entry.path, template, found, self.has_datastore));
-        let planned = self.runs_of(&rank.1).into_iter().rev().find_map(|run| run.plan?.state_key);
+        let expected = repository.and_then(|found| {
+            expected_state(&key.0, &entry.path, template, found, self.has_datastore)
+        });
+        let planned = self
+            .runs_of(&rank.1)
+            .into_iter()
+            .rev()
+            .find_map(|run| run.plan?.state_key);
         let states = expected.as_deref().into_iter().chain(planned.as_deref());
-        let states: BTreeSet<String> = states.map(|state| self.shared.lease_name(&key.0, state)).collect();
-        if states.iter().map(String::as_str).eq(before.iter().map(|state| &**state)) {
+        let states: BTreeSet<String> = states
+            .map(|state| self.shared.lease_name(&key.0, state))
+            .collect();
+        if states
+            .iter()
+            .map(String::as_str)
+            .eq(before.iter().map(|state| &**state))
+        {
             return;
         }
         let states: Box<[Arc<str>]> = states.iter().map(|state| self.named(state)).collect();
@@ -162,7 +204,10 @@ impl Store {
             let owners = self.owners.entry(new.clone()).or_default();
             let others: Vec<Key> = owners.iter().map(|(_, key)| key.clone()).collect();
             owners.reserve_exact(1);
-            owners.insert(owners.partition_point(|(of, _)| *of < rank), (rank.clone(), key.clone()));
+            owners.insert(
+                owners.partition_point(|(of, _)| *of < rank),
+                (rank.clone(), key.clone()),
+            );
             for other in &others {
                 self.wake(other);
             }
@@ -175,12 +220,20 @@ impl Store {
 
     /// The shared name of a Lease.
     fn named(&self, state: &str) -> Arc<str> {
-        self.owners.get_key_value(state).map_or_else(|| state.into(), |(state, _)| state.clone())
+        self.owners
+            .get_key_value(state)
+            .map_or_else(|| state.into(), |(state, _)| state.clone())
     }
 
     /// A repository changed, so the states and the wanted settings of its layers may have changed.
     pub(super) fn changed(&mut self, repository: &Key) {
-        let layers: Vec<Key> = self.of_repository.get(repository).into_iter().flatten().cloned().collect();
+        let layers: Vec<Key> = self
+            .of_repository
+            .get(repository)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
         for key in layers {
             self.states(&key);
             self.wake(&key);
@@ -190,12 +243,20 @@ impl Store {
     /// Stores a run of a layer. Wakes the layer if the run changed.
     pub(super) fn put_run(&mut self, key: &Key, layer: &str, run: CachedLayerRun) {
         let layer = hash(layer);
-        if self.runs.get(key).is_some_and(|(before, _)| *before != layer) {
+        if self
+            .runs
+            .get(key)
+            .is_some_and(|(before, _)| *before != layer)
+        {
             self.remove_run(key);
         }
         self.of_layer.insert((layer, key.clone()));
         let said = run.clone();
-        if self.runs.insert(key.clone(), (layer, run)).is_none_or(|(_, before)| !before.says(&said)) {
+        if self
+            .runs
+            .insert(key.clone(), (layer, run))
+            .is_none_or(|(_, before)| !before.says(&said))
+        {
             self.run_changed(&layer);
         }
     }
@@ -208,7 +269,9 @@ impl Store {
     }
 
     fn run_changed(&mut self, layer: &Hash) {
-        let Some(key) = self.by_uid.get(layer).cloned() else { return };
+        let Some(key) = self.by_uid.get(layer).cloned() else {
+            return;
+        };
         self.states(&key);
         self.wake(&key);
     }
@@ -216,8 +279,13 @@ impl Store {
     /// The runs of a layer, oldest first.
     pub(super) fn runs_of(&self, uid: &str) -> Vec<RunSummary> {
         let layer = hash(uid);
-        let keys = self.of_layer.range((layer, Key::default())..).take_while(|(of, _)| *of == layer);
-        let mut runs: Vec<_> = keys.filter_map(|(_, key)| self.runs.get(key)?.1.run()).collect();
+        let keys = self
+            .of_layer
+            .range((layer, Key::default())..)
+            .take_while(|(of, _)| *of == layer);
+        let mut runs: Vec<_> = keys
+            .filter_map(|(_, key)| self.runs.get(key)?.1.run())
+            .collect();
         runs.sort_by(|a, b| a.age().cmp(&b.age()));
         runs
     }

@@ -4,8 +4,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crds::{
-    ApprovalMode, GitSource, Operation, Remediation, RunTemplate, Source, TerraformLayer, TerraformRepository, TerraformRunSpec,
-    datastore::StateId, digest::hex_digest, state_key, text::clip,
+    ApprovalMode, GitSource, Operation, Remediation, RunTemplate, Source, TerraformLayer,
+    TerraformRepository, TerraformRunSpec, datastore::StateId, digest::hex_digest, state_key,
+    text::clip,
 };
 
 /// The most lines of `status.effective`.
@@ -29,7 +30,10 @@ impl Effective {
     ///
     /// # Errors
     /// If no run can be created from it, with the reason.
-    pub(super) fn of(layer: &TerraformLayer, repository: &TerraformRepository) -> Result<Self, String> {
+    pub(super) fn of(
+        layer: &TerraformLayer,
+        repository: &TerraformRepository,
+    ) -> Result<Self, String> {
         let template = layer.spec.template.over(&repository.spec.defaults);
         let stack = stack(&template, &layer.spec.path, &repository.spec.url)?;
         let digest = hex_digest(&Sha256::digest(state_key::canonical(&json!({
@@ -49,7 +53,12 @@ impl Effective {
             lines.truncate(LINES - 1);
             lines.push(format!("and {} more", more + 1));
         }
-        let effective = Self { template, stack, lines, digest };
+        let effective = Self {
+            template,
+            stack,
+            lines,
+            digest,
+        };
         effective.spec(layer, &"0".repeat(40), Operation::Plan, Remediation::Manual)?;
         Ok(effective)
     }
@@ -60,7 +69,10 @@ impl Effective {
 
     /// The key of its runs' state, if that is a managed one.
     pub(super) fn managed_key(&self, namespace: &str) -> String {
-        let mut spec = TerraformRunSpec { stack: Some(self.stack.clone()), ..TerraformRunSpec::default() };
+        let mut spec = TerraformRunSpec {
+            stack: Some(self.stack.clone()),
+            ..TerraformRunSpec::default()
+        };
         if let Some(workspace) = self.template.0.get("workspace").and_then(Value::as_str) {
             workspace.clone_into(&mut spec.workspace);
         }
@@ -86,14 +98,24 @@ impl Effective {
         spec.insert("source".into(), json!({"repository": repository}));
         spec.insert("operation".into(), json!(operation));
         spec.insert("stack".into(), self.stack.as_str().into());
-        let mode = if remediation == Remediation::Automatic { ApprovalMode::Automatic } else { ApprovalMode::Manual };
+        let mode = if remediation == Remediation::Automatic {
+            ApprovalMode::Automatic
+        } else {
+            ApprovalMode::Manual
+        };
         match spec.entry("approval").or_insert_with(|| json!({})) {
             Value::Object(approval) => approval.insert("mode".into(), json!(mode)),
             _ => return Err("approval is no object".into()),
         };
         let spec = Value::Object(spec);
-        let read: TerraformRunSpec = serde_json::from_value(spec.clone()).map_err(|error| clip(&error.to_string(), 300))?;
-        match (crds::TerraformRun { spec: read, ..crds::TerraformRun::default() }).unknown_word() {
+        let read: TerraformRunSpec =
+            serde_json::from_value(spec.clone()).map_err(|error| clip(&error.to_string(), 300))?;
+        match (crds::TerraformRun {
+            spec: read,
+            ..crds::TerraformRun::default()
+        })
+        .unknown_word()
+        {
             Some(field) => Err(format!("{field} has a value of a newer version")),
             None => Ok(spec),
         }
@@ -123,17 +145,40 @@ pub(super) fn expected_state(
 /// directory share their state.
 fn stack(template: &RunTemplate, path: &str, url: &str) -> Result<String, String> {
     if let Some(stack) = template.0.get("stack") {
-        return stack.as_str().map(str::to_owned).ok_or_else(|| "stack is no text".to_owned());
+        return stack
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| "stack is no text".to_owned());
     }
-    let git = GitSource { url: url.into(), revision: "HEAD".into(), path: path.into(), secret_ref: None };
-    let spec = TerraformRunSpec { source: Source { git: Some(git), ..Source::default() }, ..TerraformRunSpec::default() };
+    let git = GitSource {
+        url: url.into(),
+        revision: "HEAD".into(),
+        path: path.into(),
+        secret_ref: None,
+    };
+    let spec = TerraformRunSpec {
+        source: Source {
+            git: Some(git),
+            ..Source::default()
+        },
+        ..TerraformRunSpec::default()
+    };
     Ok(StateId::of("", &spec).stack)
 }
 
 /// One line per field. Shows lists by length, and values of `backend.config`, which may be credentials, as `…`.
-fn show(lines: &mut Vec<String>, path: &str, merged: &Map<String, Value>, layer: Option<&Map<String, Value>>) {
+fn show(
+    lines: &mut Vec<String>,
+    path: &str,
+    merged: &Map<String, Value>,
+    layer: Option<&Map<String, Value>>,
+) {
     for (field, value) in merged {
-        let path = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };
+        let path = if path.is_empty() {
+            field.clone()
+        } else {
+            format!("{path}.{field}")
+        };
         let own = layer.and_then(|layer| layer.get(field));
         let shown = match value {
             Value::Object(parts) if !parts.is_empty() => {

@@ -30,11 +30,18 @@ pub(super) struct Cause {
 /// The run that is due: for a request, else a commit, a retry or a drift check. None is due while a run is in progress: once
 /// it has ended, its content is compared with the wanted content.
 pub(super) fn due(s: &Situation<'_>, now: Timestamp) -> Option<Cause> {
-    let wanted = s.wanted.as_ref().ok().filter(|_| s.facts.current.is_none())?;
+    let wanted = s
+        .wanted
+        .as_ref()
+        .ok()
+        .filter(|_| s.facts.current.is_none())?;
     let newest = s.o.newest();
     let of = |trigger, id: String| cause(s, wanted, trigger, id);
     if let Some(asked) = asked(s) {
-        return Some(Cause { answers: Some(asked.to_owned()), ..of(Trigger::Person, format!("asked {asked}")) });
+        return Some(Cause {
+            answers: Some(asked.to_owned()),
+            ..of(Trigger::Person, format!("asked {asked}"))
+        });
     }
     let failed = s.failed();
     if !s.is_planned() && failed.is_none() {
@@ -50,25 +57,58 @@ pub(super) fn due(s: &Situation<'_>, now: Timestamp) -> Option<Cause> {
             return None;
         }
     }
-    let checked = s.is_planned() && s.check.as_ref().ok().copied().flatten().is_some_and(|at| at <= now);
+    let checked = s.is_planned()
+        && s.check
+            .as_ref()
+            .ok()
+            .copied()
+            .flatten()
+            .is_some_and(|at| at <= now);
     checked.then(|| of(Trigger::Drift, format!("check after {newest}")))
 }
 
 /// The token of a request that no run answers yet.
 pub(super) fn asked<'a>(s: &Situation<'a>) -> Option<&'a str> {
-    s.o.asked().filter(|asked| *asked != "now" && !s.o.runs.iter().any(|run| run.answers.as_deref() == Some(*asked)))
+    s.o.asked().filter(|asked| {
+        *asked != "now"
+            && !s
+                .o
+                .runs
+                .iter()
+                .any(|run| run.answers.as_deref() == Some(*asked))
+    })
 }
 
 fn cause(s: &Situation<'_>, wanted: &Wanted, trigger: Trigger, id: String) -> Cause {
     let strategy = s.o.layer.spec.remediation;
     // Content that was never applied cannot drift. A repeated plan of it uses `remediation.onCommit`, since waiting approves nothing.
     let drifts = matches!(trigger, Trigger::Drift | Trigger::Retry) && s.is_settled();
-    let remediation = if drifts { strategy.on_drift } else { strategy.on_commit };
-    let operation = if remediation == Remediation::Dry { Operation::Plan } else { Operation::Apply };
+    let remediation = if drifts {
+        strategy.on_drift
+    } else {
+        strategy.on_commit
+    };
+    let operation = if remediation == Remediation::Dry {
+        Operation::Plan
+    } else {
+        Operation::Apply
+    };
     // A drift check uses the planned commit, which has the same relevant content.
-    let planned = s.facts.last_plan.as_ref().filter(|_| trigger == Trigger::Drift);
+    let planned = s
+        .facts
+        .last_plan
+        .as_ref()
+        .filter(|_| trigger == Trigger::Drift);
     let revision = planned.map_or_else(|| wanted.revision.clone(), |plan| plan.revision.clone());
-    Cause { trigger, id, revision, content: wanted.content.clone(), operation, remediation, answers: None }
+    Cause {
+        trigger,
+        id,
+        revision,
+        content: wanted.content.clone(),
+        operation,
+        remediation,
+        answers: None,
+    }
 }
 
 impl Cause {
@@ -76,7 +116,11 @@ impl Cause {
     ///
     /// # Errors
     /// If no run can be created from the settings, with the reason.
-    pub(super) fn run(&self, layer: &TerraformLayer, effective: &Effective) -> Result<NewRun, String> {
+    pub(super) fn run(
+        &self,
+        layer: &TerraformLayer,
+        effective: &Effective,
+    ) -> Result<NewRun, String> {
         let uid = layer.uid().unwrap_or_default();
         let of = format!("{} {} {}", self.revision, effective.digest, self.id);
         let name = names::layer_run_name(&layer.name_any(), &uid, &of);
@@ -97,7 +141,10 @@ impl Cause {
         // The destroy run has no owner: in a foreground deletion the garbage collector deletes owned objects first.
         if self.trigger != Trigger::Deletion {
             let owner = layer.controller_owner_ref(&()).map(|owner| {
-                k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference { block_owner_deletion: Some(false), ..owner }
+                k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
+                    block_owner_deletion: Some(false),
+                    ..owner
+                }
             });
             metadata["ownerReferences"] = json!([owner]);
         }

@@ -24,7 +24,14 @@ static LAYERS: Alike = Alike::new();
 
 /// The indexes that a watch of layers fills. From the call on, layers wait for its first listing.
 pub fn indexes(ctx: &Arc<Context>, store: &Arc<Store<TerraformLayer>>) -> Indexes<TerraformLayer> {
-    vec![ctx.layers.clone(), Arc::new(Shown { ctx: ctx.clone(), store: store.clone() }), ctx.layers.listings.add(false)]
+    vec![
+        ctx.layers.clone(),
+        Arc::new(Shown {
+            ctx: ctx.clone(),
+            store: store.clone(),
+        }),
+        ctx.layers.listings.add(false),
+    ]
 }
 
 /// Reconciles the layers of a store until `stop` turns true. Reconciles in progress are completed.
@@ -34,7 +41,15 @@ pub async fn run(
     ctx: Arc<Context>,
     stop: watch::Receiver<bool>,
 ) {
-    work(store, woken, ctx.cluster.settings.concurrency, stop, |_| false, |layer| reconcile(layer, ctx.clone())).await;
+    work(
+        store,
+        woken,
+        ctx.cluster.settings.concurrency,
+        stop,
+        |_| false,
+        |layer| reconcile(layer, ctx.clone()),
+    )
+    .await;
 }
 
 /// Fills the store, and ends what this process remembers of its own writes once a watch shows them.
@@ -49,7 +64,8 @@ impl Index<TerraformLayer> for Shown {
         let mut layer = layer.clone();
         trim(&mut layer);
         let wakes = wake_hash(&layer);
-        self.store.put(key, Cached::packed(layer, &(), &LAYERS, wakes));
+        self.store
+            .put(key, Cached::packed(layer, &(), &LAYERS, wakes));
     }
 
     fn delete(&self, key: &Key) {
@@ -63,10 +79,27 @@ impl Index<TerraformLayer> for Shown {
 pub fn wake_hash(layer: &TerraformLayer) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = layer.meta();
-    (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
+    (
+        meta.uid.as_deref(),
+        meta.generation,
+        meta.deletion_timestamp.is_some(),
+    )
+        .hash(&mut hasher);
     (layer.finalizers(), layer.annotations()).hash(&mut hasher);
-    let source = layer.status.as_ref().and_then(|status| status.source.as_ref());
-    source.map(|source| (&source.of, &source.revision, &source.content, &source.missing)).hash(&mut hasher);
+    let source = layer
+        .status
+        .as_ref()
+        .and_then(|status| status.source.as_ref());
+    source
+        .map(|source| {
+            (
+                &source.of,
+                &source.revision,
+                &source.content,
+                &source.missing,
+            )
+        })
+        .hash(&mut hasher);
     hasher.finish()
 }
 
@@ -78,16 +111,30 @@ mod tests {
     #[test]
     fn own_status_write_causes_no_reconcile() {
         let of = |status| {
-            serde_json::from_value::<TerraformLayer>(json!({"metadata": {"name": "a", "uid": "u", "generation": 1},
-                "spec": {"repository": {"name": "r"}}, "status": status}))
+            serde_json::from_value::<TerraformLayer>(
+                json!({"metadata": {"name": "a", "uid": "u", "generation": 1},
+                "spec": {"repository": {"name": "r"}}, "status": status}),
+            )
             .unwrap()
         };
         let source = json!({"of": "main\n.\n", "revision": "a", "content": "c"});
         let before = wake_hash(&of(json!({"source": source})));
-        assert_eq!(wake_hash(&of(json!({"source": source, "state": "Idle", "waitsFor": "x"}))), before);
-        assert_ne!(wake_hash(&of(json!({"source": {"of": "main\n.\n", "revision": "b", "content": "c"}}))), before);
+        assert_eq!(
+            wake_hash(&of(
+                json!({"source": source, "state": "Idle", "waitsFor": "x"})
+            )),
+            before
+        );
+        assert_ne!(
+            wake_hash(&of(
+                json!({"source": {"of": "main\n.\n", "revision": "b", "content": "c"}})
+            )),
+            before
+        );
         let mut annotated = of(json!({"source": source}));
-        annotated.annotations_mut().insert("pawl.run/plan".into(), "now".into());
+        annotated
+            .annotations_mut()
+            .insert("pawl.run/plan".into(), "now".into());
         assert_ne!(wake_hash(&annotated), before);
     }
 }

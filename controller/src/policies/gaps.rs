@@ -44,9 +44,10 @@ impl Gaps {
 
     /// The first policy that does not exist or has no binding. Until the first listing, every policy counts as missing.
     pub(super) fn missing(&self) -> Option<String> {
-        self.installed
-            .as_ref()
-            .map_or_else(|| Some("the admission policies could not be listed yet".to_owned()), Policies::missing)
+        self.installed.as_ref().map_or_else(
+            || Some("the admission policies could not be listed yet".to_owned()),
+            Policies::missing,
+        )
     }
 
     /// A probe of the namespace was let through; `None`: a policy does not exist.
@@ -64,7 +65,11 @@ impl Gaps {
         if changes != self.changes {
             return;
         }
-        let broken = self.installed.as_ref().zip(self.proven.as_ref()).is_some_and(|(now, before)| !now.unbroken_since(before));
+        let broken = self
+            .installed
+            .as_ref()
+            .zip(self.proven.as_ref())
+            .is_some_and(|(now, before)| !now.unbroken_since(before));
         if broken {
             self.fail(None);
         }
@@ -77,12 +82,19 @@ impl Gaps {
     }
 
     pub(super) fn open(&self) -> Vec<Gap> {
-        self.open.iter().map(|(namespace, number)| Gap { namespace: namespace.clone(), number: *number }).collect()
+        self.open
+            .iter()
+            .map(|(namespace, number)| Gap {
+                namespace: namespace.clone(),
+                number: *number,
+            })
+            .collect()
     }
 
     /// Everything in the gap has been revoked.
     pub(super) fn close(&mut self, gap: &Gap) {
-        self.open.retain(|namespace, number| *namespace != gap.namespace || *number != gap.number);
+        self.open
+            .retain(|namespace, number| *namespace != gap.namespace || *number != gap.number);
     }
 }
 
@@ -137,7 +149,10 @@ mod tests {
             let gap = gaps.open().remove(0);
             gaps.close(&gap);
             gaps.succeed(gaps.changes);
-            assert!(!gaps.is_open("team"), "a further proof of the same policies opens none");
+            assert!(
+                !gaps.is_open("team"),
+                "a further proof of the same policies opens none"
+            );
         }
     }
 

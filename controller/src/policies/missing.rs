@@ -16,12 +16,20 @@ pub struct Missing {
 impl Missing {
     /// A policy or its binding is missing, or something else refuses the probe.
     pub fn policy(text: impl Into<String>) -> Self {
-        Self { reason: reason::POLICY_MISSING, text: text.into(), let_through: false }
+        Self {
+            reason: reason::POLICY_MISSING,
+            text: text.into(),
+            let_through: false,
+        }
     }
 
     /// A namespace that is being deleted accepts no new objects, so the probe reaches no policy.
     pub fn namespace(name: &str) -> Self {
         let text = format!("namespace {name} is being deleted, and nothing can be created in it");
-        Self { reason: reason::NAMESPACE_TERMINATING, text, let_through: false }
+        Self {
+            reason: reason::NAMESPACE_TERMINATING,
+            text,
+            let_through: false,
+        }
     }
 }

@@ -48,7 +48,10 @@ pub enum Enforcement {
     /// Proven within the last minute.
     Enforced,
     /// Not proven.
-    NotEnforced { missing: Missing, retry_at: Timestamp },
+    NotEnforced {
+        missing: Missing,
+        retry_at: Timestamp,
+    },
 }
 
 /// Caches the last proof of each namespace, since bindings may select namespaces.
@@ -60,7 +63,11 @@ pub struct Prober {
 
 impl Default for Prober {
     fn default() -> Self {
-        Self { proofs: Mutex::default(), gaps: Mutex::default(), news: channel::Sender::new(()) }
+        Self {
+            proofs: Mutex::default(),
+            gaps: Mutex::default(),
+            news: channel::Sender::new(()),
+        }
     }
 }
 
@@ -89,11 +96,17 @@ impl Last {
             _ if self.changes != changes => Enforcement::Unknown,
             // The clock was set back.
             _ if self.at.duration_since(now) >= RETRY => Enforcement::Unknown,
-            Err(missing) => Enforcement::NotEnforced { missing: missing.clone(), retry_at },
+            Err(missing) => Enforcement::NotEnforced {
+                missing: missing.clone(),
+                retry_at,
+            },
             Ok(()) if now.duration_since(self.at) >= GOOD_FOR => Enforcement::Unknown,
             Ok(()) if is_open => {
                 let text = "the admission policies are enforced again; what was set while they were not is being removed";
-                Enforcement::NotEnforced { missing: Missing::policy(text), retry_at }
+                Enforcement::NotEnforced {
+                    missing: Missing::policy(text),
+                    retry_at,
+                }
             }
             Ok(()) => Enforcement::Enforced,
         }
@@ -103,7 +116,9 @@ impl Last {
 impl Prober {
     pub fn state(&self, namespace: &str, now: Timestamp) -> Enforcement {
         let proof = self.proofs().get(namespace).cloned();
-        let Some(last) = proof.and_then(|proof| proof.lock().clone()) else { return Enforcement::Unknown };
+        let Some(last) = proof.and_then(|proof| proof.lock().clone()) else {
+            return Enforcement::Unknown;
+        };
         let known = self.known();
         last.state(now, known.changes, known.is_open(namespace))
     }
@@ -125,7 +140,10 @@ impl Prober {
         let proofs = self.proofs().clone();
         let known = self.known();
         let proven = |proof: &Arc<Proof>| {
-            proof.lock().as_ref().is_some_and(|last| last.state(now, known.changes, false) == Enforcement::Enforced)
+            proof
+                .lock()
+                .as_ref()
+                .is_some_and(|last| last.state(now, known.changes, false) == Enforcement::Enforced)
         };
         let mut open = known.open();
         open.retain(|gap| match &gap.namespace {
@@ -146,7 +164,11 @@ impl Prober {
     /// # Errors
     /// If a request gets no answer, or one that proves nothing, such as that of an overloaded server.
     pub async fn prove(&self, namespace: &str, ctx: &Cluster) -> Result<Enforcement, Error> {
-        let proof = self.proofs().entry(namespace.to_owned()).or_default().clone();
+        let proof = self
+            .proofs()
+            .entry(namespace.to_owned())
+            .or_default()
+            .clone();
         let _making = proof.making.lock().await;
         let known = self.state(namespace, ctx.now());
         match &known {
@@ -183,10 +205,19 @@ impl Prober {
         };
         match &last.found {
             Ok(()) => tracing::debug!(namespace, "the admission policies are enforced"),
-            Err(missing) => tracing::warn!(namespace, missing = missing.text, "the admission policies are not proven"),
+            Err(missing) => tracing::warn!(
+                namespace,
+                missing = missing.text,
+                "the admission policies are not proven"
+            ),
         }
         // A namespace that is being deleted proves nothing about the policies.
-        if last.found.as_ref().err().is_none_or(|missing| missing.reason == reason::POLICY_MISSING) {
+        if last
+            .found
+            .as_ref()
+            .err()
+            .is_none_or(|missing| missing.reason == reason::POLICY_MISSING)
+        {
             ctx.metrics.policies(last.found.is_ok());
         }
         *proof.lock() = Some(last);
@@ -222,7 +253,11 @@ mod tests {
     use installed::tests::{complete, with};
 
     fn last(found: Result<(), Missing>) -> Last {
-        Last { at: Timestamp::from_second(1000).unwrap(), changes: 3, found }
+        Last {
+            at: Timestamp::from_second(1000).unwrap(),
+            changes: 3,
+            found,
+        }
     }
 
     fn at(second: i64) -> Timestamp {
@@ -235,14 +270,21 @@ mod tests {
         assert_eq!(proof.state(at(1059), 3, false), Enforcement::Enforced);
         assert_eq!(proof.state(at(1060), 3, false), Enforcement::Unknown);
         for found in [Ok(()), Err(Missing::policy("x"))] {
-            assert_eq!(last(found).state(at(995), 3, false), Enforcement::Unknown, "the clock was put back");
+            assert_eq!(
+                last(found).state(at(995), 3, false),
+                Enforcement::Unknown,
+                "the clock was put back"
+            );
         }
     }
 
     #[test]
     fn watched_change_ends_proof_and_failure() {
         for found in [Ok(()), Err(Missing::policy("x"))] {
-            assert_ne!(last(found.clone()).state(at(1001), 3, false), Enforcement::Unknown);
+            assert_ne!(
+                last(found.clone()).state(at(1001), 3, false),
+                Enforcement::Unknown
+            );
             assert_eq!(last(found).state(at(1001), 4, false), Enforcement::Unknown);
         }
         let prober = Prober::default();
@@ -261,16 +303,29 @@ mod tests {
         let proves = || {
             let changes = prober.known().changes;
             prober.known().succeed(changes);
-            *prober.proofs().entry("team".into()).or_default().lock() = Some(Last { at: at(1000), changes, found: Ok(()) });
+            *prober.proofs().entry("team".into()).or_default().lock() = Some(Last {
+                at: at(1000),
+                changes,
+                found: Ok(()),
+            });
         };
         proves();
-        assert_eq!((prober.state("team", at(1001)), prober.gaps(at(1001))), (Enforcement::Enforced, vec![]));
+        assert_eq!(
+            (prober.state("team", at(1001)), prober.gaps(at(1001))),
+            (Enforcement::Enforced, vec![])
+        );
         let name = "binding/pawl-layer/pawl-layer";
         prober.show(with(name, None));
         prober.show(with(name, Some(("again", 1))));
-        assert_eq!((prober.state("team", at(1001)), prober.gaps(at(1001))), (Enforcement::Unknown, vec![]));
+        assert_eq!(
+            (prober.state("team", at(1001)), prober.gaps(at(1001))),
+            (Enforcement::Unknown, vec![])
+        );
         proves();
-        assert!(matches!(prober.state("team", at(1001)), Enforcement::NotEnforced { .. }));
+        assert!(matches!(
+            prober.state("team", at(1001)),
+            Enforcement::NotEnforced { .. }
+        ));
         let gaps = prober.gaps(at(1001));
         assert_eq!(gaps.len(), 1, "by a proof that counts");
         assert_eq!(prober.gaps(at(1060)), vec![], "by a proof that counts");

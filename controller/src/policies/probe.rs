@@ -12,7 +12,9 @@ use crate::{
 
 /// Sends all probes at once. Returns the first that was not refused as expected.
 pub(super) async fn all(namespace: &str, ctx: &Cluster) -> Result<Option<Missing>, Error> {
-    for answer in futures::future::join_all(names::POLICIES.map(|policy| probe(namespace, policy, ctx))).await {
+    for answer in
+        futures::future::join_all(names::POLICIES.map(|policy| probe(namespace, policy, ctx))).await
+    {
         if let Some(missing) = answer.inspect_err(|error| ctx.metrics.failed(error))? {
             return Ok(Some(missing));
         }
@@ -21,12 +23,20 @@ pub(super) async fn all(namespace: &str, ctx: &Cluster) -> Result<Option<Missing
 }
 
 async fn probe(namespace: &str, policy: &str, ctx: &Cluster) -> Result<Option<Missing>, Error> {
-    let params = PostParams { dry_run: true, field_manager: Some(names::CONTROLLER_MANAGER.into()) };
+    let params = PostParams {
+        dry_run: true,
+        field_manager: Some(names::CONTROLLER_MANAGER.into()),
+    };
     let (api, probe) = (ctx.runs(namespace), probe_of(namespace, policy));
     match error::call("probe the policies", api.create(&params, &probe)).await {
         Ok(_) => {
-            let text = format!("a dry run was not refused by the admission policy {policy}; it is missing, or its binding is");
-            Ok(Some(Missing { let_through: true, ..Missing::policy(text) }))
+            let text = format!(
+                "a dry run was not refused by the admission policy {policy}; it is missing, or its binding is"
+            );
+            Ok(Some(Missing {
+                let_through: true,
+                ..Missing::policy(text)
+            }))
         }
         Err(error) => lack(namespace, policy, error),
     }
@@ -38,19 +48,26 @@ fn lack(namespace: &str, policy: &str, error: Error) -> Result<Option<Missing>, 
     if error.is_of_terminating_namespace() {
         return Ok(Some(Missing::namespace(namespace)));
     }
-    Ok(judge("a dry run", policy, error)?.err().map(Missing::policy))
+    Ok(judge("a dry run", policy, error)?
+        .err()
+        .map(Missing::policy))
 }
 
 /// Whether the policy itself refused.
 fn judge(what: &str, policy: &str, error: Error) -> Result<Result<(), String>, Error> {
     match error.kind() {
         ErrorKind::Forbidden | ErrorKind::Invalid => {
-            let said = error.status().map(|status| status.message.clone()).unwrap_or_default();
+            let said = error
+                .status()
+                .map(|status| status.message.clone())
+                .unwrap_or_default();
             if serving::call::is_of_policy(&said, policy) {
                 Ok(Ok(()))
             } else {
                 let said = clip(&said, 200);
-                Ok(Err(format!("{what} was refused, but not by the admission policy {policy}: {said}")))
+                Ok(Err(format!(
+                    "{what} was refused, but not by the admission policy {policy}: {said}"
+                )))
             }
         }
         ErrorKind::Conflict
@@ -66,13 +83,18 @@ fn judge(what: &str, policy: &str, error: Error) -> Result<Result<(), String>, E
 
 /// A run that only this policy refuses, for any client.
 fn probe_of(namespace: &str, policy: &str) -> TerraformRun {
-    let mut probe =
-        TerraformRun { metadata: kube::api::ObjectMeta::default(), spec: crds::TerraformRunSpec::default(), status: None };
+    let mut probe = TerraformRun {
+        metadata: kube::api::ObjectMeta::default(),
+        spec: crds::TerraformRunSpec::default(),
+        status: None,
+    };
     probe.metadata.generate_name = Some("pawl-probe-".into());
     probe.metadata.namespace = Some(namespace.into());
     probe.metadata.annotations = Some([(names::PROBE.to_owned(), policy.to_owned())].into());
     probe.spec.workspace = "default".into();
-    probe.spec.source.inline = Some(crds::InlineSource { files: [("main.tf".to_owned(), String::new())].into() });
+    probe.spec.source.inline = Some(crds::InlineSource {
+        files: [("main.tf".to_owned(), String::new())].into(),
+    });
     probe
 }
 
@@ -84,8 +106,15 @@ mod tests {
     use serving::call::CallError;
 
     fn refused(code: u16, message: &str) -> Error {
-        CallError::Refused { what: "test", status: Box::new(Status { code, message: message.into(), ..Status::default() }) }
-            .into()
+        CallError::Refused {
+            what: "test",
+            status: Box::new(Status {
+                code,
+                message: message.into(),
+                ..Status::default()
+            }),
+        }
+        .into()
     }
 
     #[test]
@@ -99,7 +128,11 @@ mod tests {
             ("pawl-approval", 403, "cannot patch resource", false),
             ("pawl-approval", 422, "a claim never changes", false),
         ] {
-            assert_eq!(judge("a", policy, refused(code, said)).unwrap().is_ok(), proves, "{policy} {code} {said}");
+            assert_eq!(
+                judge("a", policy, refused(code, said)).unwrap().is_ok(),
+                proves,
+                "{policy} {code} {said}"
+            );
         }
     }
 
@@ -107,30 +140,64 @@ mod tests {
     fn terminating_namespace_is_not_a_missing_policy() {
         let going = |cause: &str| -> Error {
             let details = serde_json::json!({"causes": [{"reason": cause, "message": "m", "field": "metadata.namespace"}]});
-            let message = "unable to create new content in namespace team because it is being terminated";
+            let message =
+                "unable to create new content in namespace team because it is being terminated";
             let status = serde_json::json!({"code": 403, "reason": "Forbidden", "message": message, "details": details});
-            CallError::Refused { what: "test", status: serde_json::from_value(status).unwrap() }.into()
+            CallError::Refused {
+                what: "test",
+                status: serde_json::from_value(status).unwrap(),
+            }
+            .into()
         };
-        let of = |error| lack("team", "pawl-approval", error).unwrap().unwrap().reason;
-        assert_eq!(of(going("NamespaceTerminating")), reason::NAMESPACE_TERMINATING);
+        let of = |error| {
+            lack("team", "pawl-approval", error)
+                .unwrap()
+                .unwrap()
+                .reason
+        };
+        assert_eq!(
+            of(going("NamespaceTerminating")),
+            reason::NAMESPACE_TERMINATING
+        );
         assert_eq!(of(going("Other")), reason::POLICY_MISSING);
     }
 
     #[test]
     fn probe_error_neither_proves_nor_refutes() {
         for code in [404, 409, 429, 500, 503] {
-            assert!(judge("a", "pawl-approval", refused(code, "ValidatingAdmissionPolicy 'pawl-approval'")).is_err(), "{code}");
+            assert!(
+                judge(
+                    "a",
+                    "pawl-approval",
+                    refused(code, "ValidatingAdmissionPolicy 'pawl-approval'")
+                )
+                .is_err(),
+                "{code}"
+            );
         }
-        assert!(judge("a", "pawl-approval", CallError::Timeout { what: "test" }.into()).is_err());
+        assert!(
+            judge(
+                "a",
+                "pawl-approval",
+                CallError::Timeout { what: "test" }.into()
+            )
+            .is_err()
+        );
     }
 
     #[test]
     fn probe_is_a_manual_run_annotated_with_its_policy() {
         for policy in names::POLICIES {
             let probe = serde_json::to_value(probe_of("team", policy)).unwrap();
-            assert_eq!(probe["metadata"]["annotations"], serde_json::json!({names::PROBE: policy}));
             assert_eq!(
-                (&probe["metadata"]["namespace"], probe["spec"]["approval"]["mode"].as_str()),
+                probe["metadata"]["annotations"],
+                serde_json::json!({names::PROBE: policy})
+            );
+            assert_eq!(
+                (
+                    &probe["metadata"]["namespace"],
+                    probe["spec"]["approval"]["mode"].as_str()
+                ),
                 (&"team".into(), Some("Manual"))
             );
         }

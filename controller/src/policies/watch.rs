@@ -6,7 +6,9 @@ use std::{
 };
 
 use futures::future::join;
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use kube::{Api, runtime::watcher::Config};
 use tokio::sync::watch;
 use watching::{Index, Key, follow};
@@ -32,14 +34,22 @@ struct Shown {
 
 impl Watched {
     pub fn new(prober: Arc<Prober>) -> Arc<Self> {
-        Arc::new(Self { prober, shown: Mutex::default() })
+        Arc::new(Self {
+            prober,
+            shown: Mutex::default(),
+        })
     }
 
     fn change(&self, watch: usize, change: impl FnOnce(&mut Shown)) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut shown[watch]);
         if shown.iter().all(|shown| shown.listed) {
-            self.prober.show(Policies(shown.iter().flat_map(|shown| shown.now.values().cloned()).collect()));
+            self.prober.show(Policies(
+                shown
+                    .iter()
+                    .flat_map(|shown| shown.now.values().cloned())
+                    .collect(),
+            ));
         }
     }
 
@@ -84,8 +94,18 @@ pub async fn run(ctx: Arc<Cluster>, prober: Arc<Prober>, stop: watch::Receiver<b
     let watched = Watched::new(prober);
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(ctx.client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(ctx.client.clone());
-    let policies = follow("admission policies", policies, Config::default(), watched.clone());
-    let bindings = follow("bindings of admission policies", bindings, Config::default(), watched);
+    let policies = follow(
+        "admission policies",
+        policies,
+        Config::default(),
+        watched.clone(),
+    );
+    let bindings = follow(
+        "bindings of admission policies",
+        bindings,
+        Config::default(),
+        watched,
+    );
     until(stop, join(policies, bindings)).await;
 }
 
@@ -96,7 +116,8 @@ mod tests {
     use watching::Feed;
 
     fn policy(name: &str, uid: &str, generation: i64) -> ValidatingAdmissionPolicy {
-        let json = serde_json::json!({"metadata": {"name": name, "uid": uid, "generation": generation}});
+        let json =
+            serde_json::json!({"metadata": {"name": name, "uid": uid, "generation": generation}});
         serde_json::from_value(json).unwrap()
     }
 
@@ -105,11 +126,15 @@ mod tests {
         let ours = crds::names::POLICY_STATUS;
         let prober = Arc::new(Prober::default());
         let mut changes = prober.changes();
-        let (watched, mut policies, mut bindings) = (Watched::new(prober), Feed::default(), Feed::default());
+        let (watched, mut policies, mut bindings) =
+            (Watched::new(prober), Feed::default(), Feed::default());
         for event in [Init, InitApply(policy(ours, "a", 1)), InitDone] {
             policies.event(&event, &watched);
         }
-        assert!(!changes.has_changed().unwrap(), "the bindings are not listed yet");
+        assert!(
+            !changes.has_changed().unwrap(),
+            "the bindings are not listed yet"
+        );
         for event in [Init::<ValidatingAdmissionPolicyBinding>, InitDone] {
             bindings.event(&event, &watched);
         }

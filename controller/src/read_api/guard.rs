@@ -50,18 +50,32 @@ pub(super) struct Guard {
 
 impl Guard {
     pub(super) fn new(now: Instant) -> Self {
-        Self { answered: now, stands: None, unreached: None, look: now, pause: None }
+        Self {
+            answered: now,
+            stands: None,
+            unreached: None,
+            look: now,
+            pause: None,
+        }
     }
 
     /// The datastore responded, or did not.
     pub(super) fn tick(&mut self, answers: bool, now: Instant) -> Order {
         if !answers {
             let silent = now.duration_since(self.answered) >= SILENCE;
-            return if silent && self.stands != Some(false) { Order::Remove } else { Order::Leave };
+            return if silent && self.stands != Some(false) {
+                Order::Remove
+            } else {
+                Order::Leave
+            };
         }
         self.answered = now;
         let paused = self.pause.is_some_and(|until| now < until);
-        if !paused && (self.stands != Some(true) || now >= self.look) { Order::Put } else { Order::Leave }
+        if !paused && (self.stands != Some(true) || now >= self.look) {
+            Order::Put
+        } else {
+            Order::Leave
+        }
     }
 
     /// It exists with the correct spec.
@@ -94,18 +108,34 @@ mod tests {
         let t = Instant::now();
         let at = |seconds| t + Duration::from_secs(seconds);
         let mut guard = Guard::new(t);
-        assert_eq!(guard.tick(false, at(0)), Order::Leave, "it may only be starting");
+        assert_eq!(
+            guard.tick(false, at(0)),
+            Order::Leave,
+            "it may only be starting"
+        );
         assert_eq!(guard.tick(false, at(4)), Order::Leave);
-        assert_eq!(guard.tick(false, at(6)), Order::Remove, "an older process may have left it");
+        assert_eq!(
+            guard.tick(false, at(6)),
+            Order::Remove,
+            "an older process may have left it"
+        );
         guard.gone();
         assert_eq!(guard.tick(false, at(8)), Order::Leave, "once");
         assert_eq!(guard.tick(true, at(10)), Order::Put);
         assert_eq!(guard.stands(Seen::Unreached, at(10)), Order::Leave);
         assert_eq!(guard.tick(true, at(12)), Order::Leave);
-        assert_eq!(guard.tick(true, at(15)), Order::Put, "looked at while it is new");
+        assert_eq!(
+            guard.tick(true, at(15)),
+            Order::Put,
+            "looked at while it is new"
+        );
         assert_eq!(guard.stands(Seen::Works, at(15)), Order::Leave);
         assert_eq!(guard.tick(true, at(70)), Order::Leave);
-        assert_eq!(guard.tick(false, at(72)), Order::Leave, "one answer that is missing is none");
+        assert_eq!(
+            guard.tick(false, at(72)),
+            Order::Leave,
+            "one answer that is missing is none"
+        );
         assert_eq!(guard.tick(true, at(75)), Order::Put, "and once a minute");
         assert_eq!(guard.stands(Seen::Works, at(75)), Order::Leave);
         for second in [77, 79] {
@@ -128,11 +158,23 @@ mod tests {
         assert_eq!(guard.stands(Seen::Unreached, at(30)), Order::Remove);
         guard.gone();
         assert_eq!(guard.tick(true, at(32)), Order::Leave);
-        assert_eq!(guard.tick(true, at(330)), Order::Put, "and tried again after a while");
+        assert_eq!(
+            guard.tick(true, at(330)),
+            Order::Put,
+            "and tried again after a while"
+        );
         assert_eq!(guard.stands(Seen::Works, at(330)), Order::Leave);
         assert_eq!(guard.tick(true, at(390)), Order::Put);
-        assert_eq!(guard.stands(Seen::Unreached, at(390)), Order::Leave, "that may pass");
-        assert_eq!(guard.tick(true, at(395)), Order::Put, "and is looked at more closely");
+        assert_eq!(
+            guard.stands(Seen::Unreached, at(390)),
+            Order::Leave,
+            "that may pass"
+        );
+        assert_eq!(
+            guard.tick(true, at(395)),
+            Order::Put,
+            "and is looked at more closely"
+        );
         assert_eq!(guard.stands(Seen::Works, at(395)), Order::Leave);
         assert_eq!(guard.stands(Seen::Unreached, at(455)), Order::Leave);
         assert_eq!(guard.stands(Seen::Unreached, at(485)), Order::Remove);

@@ -13,7 +13,9 @@ use k8s_openapi::{
     ByteString,
     api::rbac::v1::ClusterRole,
     apimachinery::pkg::apis::meta::v1::OwnerReference,
-    kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceSpec, ServiceReference},
+    kube_aggregator::pkg::apis::apiregistration::v1::{
+        APIService, APIServiceSpec, ServiceReference,
+    },
 };
 use kube::{
     Api, Client, ResourceExt,
@@ -63,20 +65,36 @@ impl Registration {
     /// # Errors
     /// When the service is not `NAMESPACE/NAME:PORT`.
     pub fn of(settings: &Settings) -> anyhow::Result<Self> {
-        let owner = settings.read_api_owner.clone().filter(|owner| !owner.is_empty());
+        let owner = settings
+            .read_api_owner
+            .clone()
+            .filter(|owner| !owner.is_empty());
         let text = settings.read_api_service.as_deref().unwrap_or_default();
         if text.is_empty() {
-            return Ok(Self { service: None, owner });
+            return Ok(Self {
+                service: None,
+                owner,
+            });
         }
         let place = || {
             let (namespace, rest) = text.split_once('/')?;
             let (name, port) = rest.split_once(':')?;
-            let port = port.parse().ok().filter(|port| (1..=65535).contains(port))?;
+            let port = port
+                .parse()
+                .ok()
+                .filter(|port| (1..=65535).contains(port))?;
             let whole = !namespace.is_empty() && !name.is_empty();
-            whole.then(|| Place { namespace: namespace.into(), name: name.into(), port })
+            whole.then(|| Place {
+                namespace: namespace.into(),
+                name: name.into(),
+                port,
+            })
         };
         let place = place().with_context(|| format!("`{text}` is not NAMESPACE/NAME:PORT"))?;
-        Ok(Self { service: Some(place), owner })
+        Ok(Self {
+            service: Some(place),
+            owner,
+        })
     }
 
     /// Whether the read API is enabled.
@@ -86,8 +104,17 @@ impl Registration {
 }
 
 /// Maintains the APIService until `stop`, then removes it, since no process would monitor it any more.
-pub async fn run(what: Registration, datastore: Option<Arc<Datastore>>, client: Client, mut stop: watch::Receiver<bool>) {
-    let keeper = Keeper { api: Api::all(client.clone()), roles: Api::all(client), owner: what.owner };
+pub async fn run(
+    what: Registration,
+    datastore: Option<Arc<Datastore>>,
+    client: Client,
+    mut stop: watch::Receiver<bool>,
+) {
+    let keeper = Keeper {
+        api: Api::all(client.clone()),
+        roles: Api::all(client),
+        owner: what.owner,
+    };
     let (Some(place), Some(datastore)) = (what.service, datastore) else {
         if let Err(error) = keeper.remove().await {
             tracing::debug!(%error, "the APIService could not be removed");
@@ -121,14 +148,22 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn step(&self, guard: &mut Guard, silent: Option<String>, place: &Place, datastore: &Datastore) -> Result<(), Error> {
+    async fn step(
+        &self,
+        guard: &mut Guard,
+        silent: Option<String>,
+        place: &Place,
+        datastore: &Datastore,
+    ) -> Result<(), Error> {
         let mut order = guard.tick(silent.is_none(), Instant::now());
         if order == Order::Put {
             let fresh = guard.stands != Some(true);
             let seen = self.put(place, &datastore.authority()?).await?;
             order = guard.stands(seen, Instant::now());
             match (seen, order) {
-                (Seen::Foreign, _) => tracing::warn!("the APIService of {GROUP} belongs to another release"),
+                (Seen::Foreign, _) => {
+                    tracing::warn!("the APIService of {GROUP} belongs to another release")
+                }
                 (_, Order::Remove) => tracing::warn!(
                     "the API server cannot reach the datastore; the APIService of {GROUP} is removed; check the NetworkPolicy"
                 ),
@@ -137,7 +172,10 @@ impl Keeper {
             }
         } else if order == Order::Remove {
             let error = silent.unwrap_or_default();
-            tracing::warn!(error, "the datastore does not respond; {GROUP} is removed until it does");
+            tracing::warn!(
+                error,
+                "the datastore does not respond; {GROUP} is removed until it does"
+            );
         }
         if order == Order::Remove {
             self.remove().await?;
@@ -167,14 +205,23 @@ impl Keeper {
             let service = APIService {
                 metadata: ObjectMeta {
                     name: Some(name),
-                    labels: Some([(names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned())].into()),
+                    labels: Some(
+                        [(
+                            names::LABEL_MANAGED_BY.to_owned(),
+                            names::MANAGED_BY.to_owned(),
+                        )]
+                        .into(),
+                    ),
                     owner_references: owner,
                     ..ObjectMeta::default()
                 },
                 spec: Some(wanted),
                 status: None,
             };
-            let params = PostParams { dry_run: false, field_manager: Some(names::CONTROLLER_MANAGER.into()) };
+            let params = PostParams {
+                dry_run: false,
+                field_manager: Some(names::CONTROLLER_MANAGER.into()),
+            };
             error::call("create APIService", self.api.create(&params, &service)).await?;
             return Ok(Seen::Unreached);
         };
@@ -183,23 +230,40 @@ impl Keeper {
         }
         if there.spec.as_ref() != Some(&wanted) {
             let patch = json!({"metadata": {"uid": there.metadata.uid}, "spec": wanted});
-            let params = PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() };
-            error::call("mend APIService", self.api.patch(&name, &params, &Patch::Merge(patch))).await?;
+            let params = PatchParams {
+                field_manager: Some(names::CONTROLLER_MANAGER.into()),
+                ..PatchParams::default()
+            };
+            error::call(
+                "mend APIService",
+                self.api.patch(&name, &params, &Patch::Merge(patch)),
+            )
+            .await?;
             return Ok(Seen::Unreached);
         }
-        let conditions = there.status.and_then(|status| status.conditions).unwrap_or_default();
-        let works = conditions.iter().any(|c| c.type_ == "Available" && c.status == "True");
+        let conditions = there
+            .status
+            .and_then(|status| status.conditions)
+            .unwrap_or_default();
+        let works = conditions
+            .iter()
+            .any(|c| c.type_ == "Available" && c.status == "True");
         Ok(if works { Seen::Works } else { Seen::Unreached })
     }
 
     /// Removes it, if this release created it.
     async fn remove(&self) -> Result<Seen, Error> {
         let name = format!("{VERSION}.{GROUP}");
-        let Some(there) = error::call_opt("read APIService", self.api.get(&name)).await? else { return Ok(Seen::Gone) };
+        let Some(there) = error::call_opt("read APIService", self.api.get(&name)).await? else {
+            return Ok(Seen::Gone);
+        };
         if !is_ours(self.owner.as_deref(), &there) {
             return Ok(Seen::Foreign);
         }
-        let preconditions = Preconditions { uid: there.uid(), resource_version: None };
+        let preconditions = Preconditions {
+            uid: there.uid(),
+            resource_version: None,
+        };
         let params = DeleteParams::background().preconditions(preconditions);
         match error::call_opt("delete APIService", self.api.delete(&name, &params)).await {
             Ok(_) => Ok(Seen::Gone),
@@ -212,8 +276,14 @@ impl Keeper {
 
 /// Whether the release with this ClusterRole created it.
 fn is_ours(owner: Option<&str>, service: &APIService) -> bool {
-    let label = service.labels().get(names::LABEL_MANAGED_BY).is_some_and(|value| value == names::MANAGED_BY);
-    let role = service.owner_references().iter().find(|owner| owner.kind == "ClusterRole");
+    let label = service
+        .labels()
+        .get(names::LABEL_MANAGED_BY)
+        .is_some_and(|value| value == names::MANAGED_BY);
+    let role = service
+        .owner_references()
+        .iter()
+        .find(|owner| owner.kind == "ClusterRole");
     label && role.map(|role| role.name.as_str()) == owner
 }
 
@@ -238,15 +308,35 @@ mod tests {
     use super::*;
 
     fn settings(service: &str) -> Settings {
-        Settings { read_api_service: Some(service.into()), read_api_owner: Some("owner".into()), ..Settings::default() }
+        Settings {
+            read_api_service: Some(service.into()),
+            read_api_owner: Some("owner".into()),
+            ..Settings::default()
+        }
     }
 
     #[test]
     fn incomplete_service_name_is_rejected() {
         let place = Registration::of(&settings("pawl-system/store:443")).unwrap();
-        assert_eq!(place.service, Some(Place { namespace: "pawl-system".into(), name: "store".into(), port: 443 }));
+        assert_eq!(
+            place.service,
+            Some(Place {
+                namespace: "pawl-system".into(),
+                name: "store".into(),
+                port: 443
+            })
+        );
         assert_eq!(Registration::of(&settings("")).unwrap().service, None);
-        for odd in ["store", "a/b", "a/b:", "a/b:x", "/b:1", "a/:1", "a/b:0", "a/b:70000"] {
+        for odd in [
+            "store",
+            "a/b",
+            "a/b:",
+            "a/b:x",
+            "/b:1",
+            "a/:1",
+            "a/b:0",
+            "a/b:70000",
+        ] {
             assert!(Registration::of(&settings(odd)).is_err(), "{odd}");
         }
     }
@@ -262,7 +352,10 @@ mod tests {
                 .unwrap()
         };
         assert!(is_ours(Some("a"), &service("pawl", Some("a"))));
-        assert!(!is_ours(Some("a"), &service("pawl", Some("b"))), "another release");
+        assert!(
+            !is_ours(Some("a"), &service("pawl", Some("b"))),
+            "another release"
+        );
         assert!(!is_ours(Some("a"), &service("Helm", Some("a"))));
         assert!(is_ours(None, &service("pawl", None)));
         assert!(!is_ours(None, &service("pawl", Some("a"))));

@@ -21,7 +21,9 @@ pub fn trim(run: &mut TerraformRun) {
     }
     meta.generate_name = None;
     if let Some(annotations) = &mut meta.annotations {
-        annotations.retain(|key, _| key.starts_with("pawl.run/") || expired_runs::KEPT_BY.contains(&key.as_str()));
+        annotations.retain(|key, _| {
+            key.starts_with("pawl.run/") || expired_runs::KEPT_BY.contains(&key.as_str())
+        });
         if annotations.is_empty() {
             meta.annotations = None;
         }
@@ -33,10 +35,19 @@ pub fn trim(run: &mut TerraformRun) {
     spec.credentials = crds::Credentials::default();
     spec.backend = None;
     // Retain an unknown value: a decision on the cached run must notice it.
-    spec.tool = crds::Tool { name: spec.tool.name.filter(|name| *name == crds::ToolName::Unknown), version: None };
+    spec.tool = crds::Tool {
+        name: spec
+            .tool
+            .name
+            .filter(|name| *name == crds::ToolName::Unknown),
+        version: None,
+    };
     spec.workspace = String::new();
     spec.stack = None;
-    spec.runner = crds::Runner { image: spec.runner.image.take(), ..crds::Runner::default() };
+    spec.runner = crds::Runner {
+        image: spec.runner.image.take(),
+        ..crds::Runner::default()
+    };
     if run.status.as_mut().is_some_and(fields::trim) {
         run.spec.runner.image = None;
         run.metadata.owner_references = None;
@@ -51,7 +62,12 @@ pub fn trim(run: &mut TerraformRun) {
 pub fn wake_hash(run: &TerraformRun) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = run.meta();
-    (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
+    (
+        meta.uid.as_deref(),
+        meta.generation,
+        meta.deletion_timestamp.is_some(),
+    )
+        .hash(&mut hasher);
     (&meta.finalizers, &meta.annotations).hash(&mut hasher);
     if let Some(status) = &run.status {
         fields::hash_what_wakes(status, &mut hasher);
@@ -68,9 +84,17 @@ mod tests {
     #[test]
     fn progress_causes_no_reconcile() {
         let mut run = testing::run();
-        run.status = Some(TerraformRunStatus { phase: Some(Phase::Apply), ..TerraformRunStatus::default() });
+        run.status = Some(TerraformRunStatus {
+            phase: Some(Phase::Apply),
+            ..TerraformRunStatus::default()
+        });
         let before = wake_hash(&run);
-        run.status.as_mut().unwrap().progress = Some(Progress { done: 3, total: 7, current: None, quiet_since: None });
+        run.status.as_mut().unwrap().progress = Some(Progress {
+            done: 3,
+            total: 7,
+            current: None,
+            quiet_since: None,
+        });
         assert_eq!(wake_hash(&run), before);
         run.metadata.annotations = Some([(names::CANCEL.into(), "why".into())].into());
         assert_ne!(wake_hash(&run), before);
@@ -86,12 +110,33 @@ mod tests {
             ..TerraformRunStatus::default()
         };
         for type_ in conditions::ALL {
-            conditions::set(&mut status.conditions, type_, Some(true), "Applied", "text", None, testing::t0());
+            conditions::set(
+                &mut status.conditions,
+                type_,
+                Some(true),
+                "Applied",
+                "text",
+                None,
+                testing::t0(),
+            );
         }
         run.status = Some(status);
-        run.metadata.annotations = Some([("kubectl.kubernetes.io/last-applied-configuration".into(), "x".repeat(9000))].into());
+        run.metadata.annotations = Some(
+            [(
+                "kubectl.kubernetes.io/last-applied-configuration".into(),
+                "x".repeat(9000),
+            )]
+            .into(),
+        );
         trim(&mut run);
-        assert!(serde_json::to_vec(&run).unwrap().len() < 1200, "{}", serde_json::to_string(&run).unwrap());
-        assert_eq!(conditions::status(&run.status.unwrap().conditions, conditions::FINISHED), Some(true));
+        assert!(
+            serde_json::to_vec(&run).unwrap().len() < 1200,
+            "{}",
+            serde_json::to_string(&run).unwrap()
+        );
+        assert_eq!(
+            conditions::status(&run.status.unwrap().conditions, conditions::FINISHED),
+            Some(true)
+        );
     }
 }

@@ -111,7 +111,10 @@ pub enum Action<W = Write> {
 
 impl<W> Action<W> {
     pub(super) fn delete(pod: &PodView) -> Self {
-        Self::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() }
+        Self::DeletePod {
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        }
     }
 
     /// The same command with the write converted; `None` if there is nothing to write.
@@ -200,8 +203,14 @@ impl<W> Decision<W> {
     /// Nothing to do before that time.
     pub fn until(at: Timestamp, now: Timestamp) -> Self {
         // A little late rather than early, when nothing could be done yet.
-        let millis = at.as_millisecond().saturating_sub(now.as_millisecond()).max(0);
-        Self { actions: Vec::new(), requeue: Some(Duration::from_millis(millis.unsigned_abs() + 20)) }
+        let millis = at
+            .as_millisecond()
+            .saturating_sub(now.as_millisecond())
+            .max(0);
+        Self {
+            actions: Vec::new(),
+            requeue: Some(Duration::from_millis(millis.unsigned_abs() + 20)),
+        }
     }
 
     pub fn act(action: Action<W>) -> Self {
@@ -213,12 +222,22 @@ impl<W> Decision<W> {
     }
 
     pub fn all(actions: Vec<Action<W>>) -> Self {
-        Self { actions, requeue: None }
+        Self {
+            actions,
+            requeue: None,
+        }
     }
 
     /// The same decision with each write converted.
     pub(super) fn map<V>(self, write: impl Fn(W) -> Option<V>) -> Decision<V> {
-        Decision { actions: self.actions.into_iter().filter_map(|action| action.map(&write)).collect(), requeue: self.requeue }
+        Decision {
+            actions: self
+                .actions
+                .into_iter()
+                .filter_map(|action| action.map(&write))
+                .collect(),
+            requeue: self.requeue,
+        }
     }
 }
 

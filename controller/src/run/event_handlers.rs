@@ -54,16 +54,23 @@ impl Index<Pod> for Pods {
 
     fn delete(&self, key: &Key) {
         if let Some(view) = self.ctx.cluster.pods.remove(key) {
-            self.runs.wake(&Key::new((key.0.clone(), view.run.as_str().into())));
+            self.runs
+                .wake(&Key::new((key.0.clone(), view.run.as_str().into())));
         }
     }
 
     /// Wakes the runs whose pod is missing: it may have come and gone while no watch was open, without an event.
     fn reset(&self) {
-        let pod =
-            |run: &TerraformRun| Some((run.metadata.namespace.clone()?, run.status.as_ref()?.attempt.as_ref()?.pod_name.clone()));
+        let pod = |run: &TerraformRun| {
+            Some((
+                run.metadata.namespace.clone()?,
+                run.status.as_ref()?.attempt.as_ref()?.pod_name.clone(),
+            ))
+        };
         let pods = &self.ctx.cluster.pods;
-        let is_missing = |run: &TerraformRun| pod(run).is_some_and(|(namespace, name)| pods.get(&namespace, &name).is_none());
+        let is_missing = |run: &TerraformRun| {
+            pod(run).is_some_and(|(namespace, name)| pods.get(&namespace, &name).is_none())
+        };
         for run in self.runs.all(|run| run.at_hand().is_some_and(is_missing)) {
             self.runs.wake(&run);
         }

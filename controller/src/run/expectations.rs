@@ -80,7 +80,8 @@ pub enum WaitReason {
 impl Notes {
     /// Whether the attempt's pod was created within the creation lag, so that the cache may not show it yet.
     pub(super) fn just_created(&self, attempt: u32, now: Timestamp) -> bool {
-        self.created.is_some_and(|(number, at)| number == attempt && now < after(at, CREATION_LAG))
+        self.created
+            .is_some_and(|(number, at)| number == attempt && now < after(at, CREATION_LAG))
     }
 }
 

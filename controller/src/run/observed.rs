@@ -114,7 +114,12 @@ impl Observed {
     /// The name of the node that the newest attempt's pod is on, or was when it was last observed.
     pub fn node_name(&self) -> Option<&str> {
         let status = self.status();
-        node_name(status.attempt.as_ref(), status.adopted.as_ref(), self.own_pod(), &self.notes)
+        node_name(
+            status.attempt.as_ref(),
+            status.adopted.as_ref(),
+            self.own_pod(),
+            &self.notes,
+        )
     }
 
     /// Whether run and pod were read live. Without an open attempt no pod matters.
@@ -135,8 +140,11 @@ pub enum LockHolder {
 
 /// The pod, unless another pod adopted its attempt: a late pod of the same name proves neither the node nor the end of the adopted one.
 pub(super) fn own_pod<'a>(adopted: Option<&Adopted>, pod: &'a PodState) -> Option<&'a PodView> {
-    let PodState::Present(pod) = pod else { return None };
-    let is_another = adopted.is_some_and(|adopted| adopted.attempt == pod.attempt && adopted.pod_uid != pod.uid);
+    let PodState::Present(pod) = pod else {
+        return None;
+    };
+    let is_another =
+        adopted.is_some_and(|adopted| adopted.attempt == pod.attempt && adopted.pod_uid != pod.uid);
     (!is_another).then_some(pod)
 }
 
@@ -151,6 +159,10 @@ pub(super) fn node_name<'a>(
         return pod.node.as_deref();
     }
     let attempt = attempt?;
-    let seen = notes.node.as_ref().filter(|(number, _)| *number == attempt.number).map(|(_, name)| name.as_str());
+    let seen = notes
+        .node
+        .as_ref()
+        .filter(|(number, _)| *number == attempt.number)
+        .map(|(_, name)| name.as_str());
     attempt.node(adopted).or(seen)
 }

@@ -5,7 +5,8 @@ use jiff::Timestamp;
 
 use super::{decision, expectations::WaitReason};
 use crate::{
-    cluster::nodes::NodeView, policies::missing::Missing, runner_pod::status::Trouble, state_queue::stale_plans::Applied,
+    cluster::nodes::NodeView, policies::missing::Missing, runner_pod::status::Trouble,
+    state_queue::stale_plans::Applied,
 };
 use crds::{Failure, FailureClass, Journal, RunResult};
 
@@ -250,7 +251,13 @@ pub(super) struct RunEnd {
 impl RunEnd {
     /// The end of an unclaimed run.
     pub(super) fn unclaimed(ending: Ending, closes: bool, unkept: Option<String>) -> Self {
-        Self { ending, closes, unkept, returns_lease: true, objects: None }
+        Self {
+            ending,
+            closes,
+            unkept,
+            returns_lease: true,
+            objects: None,
+        }
     }
 }
 
@@ -264,11 +271,21 @@ pub(super) enum Ending {
     /// A newer run of the same workspace has made its plan.
     Superseded { by: String },
     /// Its plan was made before the restore of `restored`.
-    PlanBeforeRestore { made: Option<Timestamp>, restored: Timestamp },
+    PlanBeforeRestore {
+        made: Option<Timestamp>,
+        restored: Timestamp,
+    },
     /// The pod did not start in time. `image` is the one that could not be pulled.
-    NotStarted { trouble: Trouble, image: Option<String> },
+    NotStarted {
+        trouble: Trouble,
+        image: Option<String>,
+    },
     /// The agent reported it.
-    Delivered { result: RunResult, message: String, failure: Option<Failure> },
+    Delivered {
+        result: RunResult,
+        message: String,
+        failure: Option<Failure>,
+    },
     /// The attempt failed for a cause that no retry resolves.
     Failed(Cause),
     /// The last attempt failed.
@@ -283,9 +300,10 @@ impl Ending {
             Self::Stopped { result, .. } | Self::Delivered { result, .. } => *result,
             Self::Expired => RunResult::Expired,
             Self::Superseded { .. } => RunResult::Superseded,
-            Self::PlanBeforeRestore { .. } | Self::NotStarted { .. } | Self::Failed(_) | Self::TriesUsedUp { .. } => {
-                RunResult::Failed
-            }
+            Self::PlanBeforeRestore { .. }
+            | Self::NotStarted { .. }
+            | Self::Failed(_)
+            | Self::TriesUsedUp { .. } => RunResult::Failed,
             Self::Unconfirmed(_) => RunResult::Indeterminate,
         }
     }
@@ -299,9 +317,16 @@ pub(super) enum Unconfirmed {
     /// The pod ended, with the kubelet's account of it.
     PodEnded(Option<String>),
     /// The pod is gone, or its node is over (`node` tells why).
-    PodGone { node: Option<String>, since: Timestamp },
+    PodGone {
+        node: Option<String>,
+        since: Timestamp,
+    },
     /// A person abandoned it while its node was not Ready.
-    Abandoned { node: String, by: String, why: String },
+    Abandoned {
+        node: String,
+        by: String,
+        why: String,
+    },
 }
 
 /// The account of the objects of an apply.

@@ -32,7 +32,11 @@ const CACHE_LAG: Duration = Duration::from_millis(200);
 pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Option<Duration> {
     // Before, an open attempt, the holder of a lease, a bound or a freeze may be unknown.
     ctx.cluster.listings.ready().await;
-    let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref()).map_or(0, |attempt| attempt.number);
+    let attempt = run
+        .status
+        .as_ref()
+        .and_then(|status| status.attempt.as_ref())
+        .map_or(0, |attempt| attempt.number);
     let span = tracing::info_span!(
         "run",
         run.namespace = run.namespace().unwrap_or_default(),
@@ -41,12 +45,17 @@ pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Option<Dura
         attempt
     );
     let begun = Instant::now();
-    let again = Box::pin(work(run.clone(), &ctx)).instrument(span).await.unwrap_or_else(|error| {
-        // Leave the queue for slots until the retry requests one again, so that no other run waits behind this one.
-        ctx.slots.looked(&*run, false, ctx.cluster.now());
-        Some(failed(&run, &error, &ctx))
-    });
-    ctx.cluster.metrics.reconciled(begun.elapsed().as_secs_f64());
+    let again = Box::pin(work(run.clone(), &ctx))
+        .instrument(span)
+        .await
+        .unwrap_or_else(|error| {
+            // Leave the queue for slots until the retry requests one again, so that no other run waits behind this one.
+            ctx.slots.looked(&*run, false, ctx.cluster.now());
+            Some(failed(&run, &error, &ctx))
+        });
+    ctx.cluster
+        .metrics
+        .reconciled(begun.elapsed().as_secs_f64());
     again
 }
 
@@ -65,7 +74,9 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
         let decision = decide(&seen, &ctx.cluster.settings, ctx.cluster.now());
         if decision.actions.is_empty() {
             rest(&uid, &seen, ctx, decision.requeue);
-            let kept = ctx.slots.looked(&*run, matches!(seen.slot, Slot::Full(_)), ctx.cluster.now());
+            let kept =
+                ctx.slots
+                    .looked(&*run, matches!(seen.slot, Slot::Full(_)), ctx.cluster.now());
             return Ok(decision.requeue.into_iter().chain(kept).min());
         }
         if decision.needs_live() && !seen.is_live() {
@@ -101,7 +112,11 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
 
 /// Nothing to do at the moment. Drops the notes of a run that needs nothing more.
 fn rest(uid: &str, seen: &Observed, ctx: &Context, requeue: Option<Duration>) {
-    if requeue.is_none() && seen.run.open_attempt().is_none() && seen.status().is_terminal() && !seen.run_live {
+    if requeue.is_none()
+        && seen.run.open_attempt().is_none()
+        && seen.status().is_terminal()
+        && !seen.run_live
+    {
         ctx.memory.forget(uid);
     } else if seen.notes.errors > 0 {
         ctx.memory.update(uid, |notes| notes.errors = 0);
@@ -119,7 +134,10 @@ fn failed(run: &TerraformRun, error: &Error, ctx: &Context) -> Duration {
         notes.errors = notes.errors.saturating_add(1);
         notes.errors
     });
-    let wait = CALLS.after(errors).max(ctx.cluster.clock.busy_for()).max(error.after());
+    let wait = CALLS
+        .after(errors)
+        .max(ctx.cluster.clock.busy_for())
+        .max(error.after());
     tracing::warn!(
         run.namespace = run.namespace().unwrap_or_default(),
         run.name = run.name_any(),

@@ -12,9 +12,9 @@ use kube::Resource;
 
 use crate::{run_requests, runner_pod::status::Trouble};
 use crds::{
-    Adopted, Approval, ApprovalMode, ApprovalRecord, Attempt, Claim, Failure, Journal, LockRelease, Operation, Phase, PlanStatus,
-    Retry, RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts, conditions,
-    reason,
+    Adopted, Approval, ApprovalMode, ApprovalRecord, Attempt, Claim, Failure, Journal, LockRelease,
+    Operation, Phase, PlanStatus, Retry, RunResult, Settled, StateLease, StateLock, TerraformRun,
+    TerraformRunSpec, TerraformRunStatus, Timeouts, conditions, reason,
 };
 
 /// The cached part of a run, and the whole run if it was read from the API server.
@@ -89,10 +89,23 @@ status! {
 
 impl RunView {
     pub fn cached(run: &TerraformRun) -> Self {
-        let TerraformRunSpec { operation, approval, timeouts, retry, ttl_seconds_after_finished, .. } = run.spec;
+        let TerraformRunSpec {
+            operation,
+            approval,
+            timeouts,
+            retry,
+            ttl_seconds_after_finished,
+            ..
+        } = run.spec;
         Self {
             metadata: run.metadata.clone(),
-            spec: Spec { operation, approval, timeouts, retry, ttl_seconds_after_finished },
+            spec: Spec {
+                operation,
+                approval,
+                timeouts,
+                retry,
+                ttl_seconds_after_finished,
+            },
             status: run.status.clone().map(Status::from).unwrap_or_default(),
             unknown_word: run.unknown_word(),
             asked: run_requests::asked(run),
@@ -102,7 +115,10 @@ impl RunView {
 
     pub fn live(run: Arc<TerraformRun>) -> Self {
         let cached = Self::cached(&run);
-        Self { whole: Some(run), ..cached }
+        Self {
+            whole: Some(run),
+            ..cached
+        }
     }
 
     /// The whole run; `None` for a cached one.
@@ -126,20 +142,32 @@ impl Status {
     }
 
     pub fn condition(&self, type_: &str, reason: &str) -> Option<&Condition> {
-        self.conditions.iter().find(|c| c.type_ == type_ && c.reason == reason)
+        self.conditions
+            .iter()
+            .find(|c| c.type_ == type_ && c.reason == reason)
     }
 
     /// Since when the run is Stalled for this reason.
     pub fn stalled_since(&self, reason: &str) -> Option<Timestamp> {
-        let condition = self.condition(conditions::STALLED, reason).filter(|c| c.status == "True");
+        let condition = self
+            .condition(conditions::STALLED, reason)
+            .filter(|c| c.status == "True");
         condition.map(|c| c.last_transition_time.0)
     }
 
     /// Reason and message of the condition Stalled while it is True. The condition outlives a restart of this process.
     pub fn stalled(&self) -> Option<Trouble> {
-        let condition = self.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
-        let reason = reason::ALL.iter().find(|reason| **reason == condition.reason)?;
-        Some(Trouble { reason, text: condition.message.clone() })
+        let condition = self
+            .conditions
+            .iter()
+            .find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
+        let reason = reason::ALL
+            .iter()
+            .find(|reason| **reason == condition.reason)?;
+        Some(Trouble {
+            reason,
+            text: condition.message.clone(),
+        })
     }
 }
 
@@ -182,15 +210,29 @@ mod tests {
     fn decisions_read_cached_fields_only() {
         for read in READ {
             let field = FIELDS.iter().find(|field| snake(field.name) == *read);
-            assert!(field.is_some_and(|field| field.cached != Cached::Never), "{read}");
+            assert!(
+                field.is_some_and(|field| field.cached != Cached::Never),
+                "{read}"
+            );
         }
         for field in FIELDS.iter().filter(|field| field.decides.is_some()) {
-            assert!(READ.contains(&snake(field.name).as_str()), "no decision reads {}", field.name);
+            assert!(
+                READ.contains(&snake(field.name).as_str()),
+                "no decision reads {}",
+                field.name
+            );
         }
     }
 
     /// The Rust name of a field.
     fn snake(name: &str) -> String {
-        name.chars().flat_map(|c| c.is_uppercase().then_some('_').into_iter().chain(c.to_lowercase())).collect()
+        name.chars()
+            .flat_map(|c| {
+                c.is_uppercase()
+                    .then_some('_')
+                    .into_iter()
+                    .chain(c.to_lowercase())
+            })
+            .collect()
     }
 }

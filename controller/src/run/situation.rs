@@ -74,7 +74,10 @@ pub(super) enum Policies<'a> {
     /// They were proven before the run was read.
     Enforced,
     /// They could not be proven. The next proof is due at `retry_at`.
-    Missing { missing: &'a Missing, retry_at: Timestamp },
+    Missing {
+        missing: &'a Missing,
+        retry_at: Timestamp,
+    },
     /// They have to be proven first.
     Unproven,
 }
@@ -86,17 +89,31 @@ pub(super) enum Stage<'a> {
     /// No attempt is open and no plan waits: the first or the next attempt is due.
     New,
     /// No attempt is open, and this attempt's plan waits for a person.
-    WaitingPlan { plan: &'a PlanStatus, attempt: &'a Attempt },
+    WaitingPlan {
+        plan: &'a PlanStatus,
+        attempt: &'a Attempt,
+    },
     /// An attempt is open, and nothing is claimed.
     Open(OpenAttempt<'a>),
     /// Nothing is claimed, and the run is asked to end.
-    Stopping { result: RunResult, why: &'a str, open: Option<OpenAttempt<'a>> },
+    Stopping {
+        result: RunResult,
+        why: &'a str,
+        open: Option<OpenAttempt<'a>>,
+    },
     /// The open attempt has claimed its plan.
-    Claimed { claim: &'a Claim, attempt: &'a Attempt, pod: AttemptPod<'a> },
+    Claimed {
+        claim: &'a Claim,
+        attempt: &'a Attempt,
+        pod: AttemptPod<'a>,
+    },
     /// The claimed attempt was closed, and the run has not ended.
     ClaimedClosed,
     /// The run has ended, and its attempt is open.
-    EndedOpen { attempt: &'a Attempt, pod: AttemptPod<'a> },
+    EndedOpen {
+        attempt: &'a Attempt,
+        pod: AttemptPod<'a>,
+    },
     /// The run has ended, and no attempt is open.
     AtRest,
 }
@@ -167,7 +184,9 @@ impl<'a> Situation<'a> {
 
 impl<'a> Fate<'a> {
     fn of(o: &'a Observed) -> Self {
-        let Some(name) = o.node_name() else { return Self::Unknown };
+        let Some(name) = o.node_name() else {
+            return Self::Unknown;
+        };
         if let Some(why) = over(name, o.status().attempt.as_ref(), &o.node) {
             return Self::Over(why);
         }
@@ -183,7 +202,10 @@ impl<'a> Policies<'a> {
     fn of(o: &'a Observed, now: Timestamp) -> Self {
         match &o.policies {
             Enforcement::Enforced => Self::Enforced,
-            Enforcement::NotEnforced { missing, retry_at } if now < *retry_at => Self::Missing { missing, retry_at: *retry_at },
+            Enforcement::NotEnforced { missing, retry_at } if now < *retry_at => Self::Missing {
+                missing,
+                retry_at: *retry_at,
+            },
             Enforcement::Unknown | Enforcement::NotEnforced { .. } => Self::Unproven,
         }
     }
@@ -196,14 +218,25 @@ impl<'a> Stage<'a> {
             return Self::Newer;
         }
         match (run.open_attempt(), &status.claim) {
-            (Some(attempt), _) if status.is_terminal() => Self::EndedOpen { attempt, pod: AttemptPod::of(o, attempt) },
+            (Some(attempt), _) if status.is_terminal() => Self::EndedOpen {
+                attempt,
+                pod: AttemptPod::of(o, attempt),
+            },
             (None, _) if status.is_terminal() => Self::AtRest,
-            (Some(attempt), Some(claim)) => Self::Claimed { claim, attempt, pod: AttemptPod::of(o, attempt) },
+            (Some(attempt), Some(claim)) => Self::Claimed {
+                claim,
+                attempt,
+                pod: AttemptPod::of(o, attempt),
+            },
             (None, Some(_)) => Self::ClaimedClosed,
             (open, None) => {
                 let open = open.map(|attempt| OpenAttempt::of(o, attempt));
                 match (&run.asked, open, waiting_plan(run)) {
-                    (Some((result, why)), open, _) => Self::Stopping { result: *result, why, open },
+                    (Some((result, why)), open, _) => Self::Stopping {
+                        result: *result,
+                        why,
+                        open,
+                    },
                     (None, Some(open), _) => Self::Open(open),
                     (None, None, Some((plan, attempt))) => Self::WaitingPlan { plan, attempt },
                     (None, None, None) => Self::New,
@@ -219,7 +252,10 @@ impl<'a> OpenAttempt<'a> {
         Self {
             attempt,
             pod: AttemptPod::of(o, attempt),
-            adopted: status.adopted.as_ref().is_some_and(|adopted| adopted.attempt == attempt.number),
+            adopted: status
+                .adopted
+                .as_ref()
+                .is_some_and(|adopted| adopted.attempt == attempt.number),
             plan: plan_of(status, attempt),
             waiting: waiting_plan(&o.run).map(|(plan, _)| plan),
         }
@@ -231,25 +267,33 @@ impl<'a> AttemptPod<'a> {
     fn of(o: &'a Observed, attempt: &Attempt) -> Self {
         match (&o.pod, o.own_pod()) {
             (PodState::Unknown, _) => Self::Unknown,
-            (PodState::Present(_) | PodState::Absent, pod) => match pod.filter(|pod| pod.attempt == attempt.number) {
-                None => Self::Absent,
-                Some(pod) if pod.ended.is_some() => Self::Ended(pod),
-                Some(pod) => Self::Running(pod),
-            },
+            (PodState::Present(_) | PodState::Absent, pod) => {
+                match pod.filter(|pod| pod.attempt == attempt.number) {
+                    None => Self::Absent,
+                    Some(pod) if pod.ended.is_some() => Self::Ended(pod),
+                    Some(pod) => Self::Running(pod),
+                }
+            }
         }
     }
 }
 
 /// The plan that this attempt may apply: the one that it made, or the one that it restores.
 pub(super) fn plan_of<'a>(status: &'a Status, attempt: &Attempt) -> Option<&'a PlanStatus> {
-    status.plan.as_ref().filter(|plan| plan.attempt == attempt.number || attempt.restores == Some(plan.attempt))
+    status
+        .plan
+        .as_ref()
+        .filter(|plan| plan.attempt == attempt.number || attempt.restores == Some(plan.attempt))
 }
 
 /// The plan that waits for a person and needs no pod meanwhile.
 fn waiting_plan(run: &RunView) -> Option<(&PlanStatus, &Attempt)> {
     let status = &run.status;
-    let waits =
-        status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none() && run.approval_mode() == ApprovalMode::Manual;
+    let waits = status.phase == Some(Phase::AwaitingApproval)
+        && status.claim.is_none()
+        && run.approval_mode() == ApprovalMode::Manual;
     let attempt = status.attempt.as_ref().filter(|_| waits)?;
-    plan_of(status, attempt).filter(|plan| plan.bundle.is_some()).map(|plan| (plan, attempt))
+    plan_of(status, attempt)
+        .filter(|plan| plan.bundle.is_some())
+        .map(|plan| (plan, attempt))
 }

@@ -19,11 +19,20 @@ pub(super) const CREATION_LAG: SignedDuration = SignedDuration::from_secs(5);
 pub(super) const LATE_CONDITIONS: SignedDuration = SignedDuration::from_secs(2);
 
 /// Between attempts of a run.
-const ATTEMPTS: Backoff = Backoff { base: Duration::from_secs(10), cap: Duration::from_secs(300) };
+const ATTEMPTS: Backoff = Backoff {
+    base: Duration::from_secs(10),
+    cap: Duration::from_secs(300),
+};
 /// Between calls that fail or are refused.
-pub(super) const CALLS: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(30) };
+pub(super) const CALLS: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    cap: Duration::from_secs(30),
+};
 /// Between questions to the datastore.
-pub(super) const QUESTIONS: Backoff = Backoff { base: Duration::from_secs(10), cap: Duration::from_secs(3600) };
+pub(super) const QUESTIONS: Backoff = Backoff {
+    base: Duration::from_secs(10),
+    cap: Duration::from_secs(3600),
+};
 
 /// `at + wait`, at most [`Timestamp::MAX`].
 pub(super) fn after(at: Timestamp, wait: SignedDuration) -> Timestamp {
@@ -41,11 +50,27 @@ pub(super) fn backoff(tries: u32) -> SignedDuration {
 
 /// When the attempt after a closed one is due.
 pub(super) fn next_due(closed: &Attempt, now: Timestamp) -> Timestamp {
-    after(closed.closed_at.as_ref().map_or(now, |t| t.0), backoff(closed.tries))
+    after(
+        closed.closed_at.as_ref().map_or(now, |t| t.0),
+        backoff(closed.tries),
+    )
 }
 
 /// When the plan's time for an approval ends.
-pub(super) fn expires(run: &RunView, plan: &PlanStatus, attempt: &Attempt, now: Timestamp) -> Timestamp {
-    let made = plan.created_at.as_ref().or(attempt.closed_at.as_ref()).or(attempt.opened_at.as_ref()).map_or(now, |t| t.0);
-    after(made, SignedDuration::try_from(run.spec.approval.expires_after.0).unwrap_or(SignedDuration::MAX))
+pub(super) fn expires(
+    run: &RunView,
+    plan: &PlanStatus,
+    attempt: &Attempt,
+    now: Timestamp,
+) -> Timestamp {
+    let made = plan
+        .created_at
+        .as_ref()
+        .or(attempt.closed_at.as_ref())
+        .or(attempt.opened_at.as_ref())
+        .map_or(now, |t| t.0);
+    after(
+        made,
+        SignedDuration::try_from(run.spec.approval.expires_after.0).unwrap_or(SignedDuration::MAX),
+    )
 }

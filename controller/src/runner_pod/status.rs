@@ -1,6 +1,8 @@
 //! Reads a pod's status: whether and why it ended, or why it does not start.
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateTerminated, Pod, PodSpec, PodStatus,
+};
 use kube::ResourceExt;
 
 use crds::{names, pod_env, reason, termination::TerminationMessage, text::clip};
@@ -62,7 +64,11 @@ impl PodView {
             attempt,
             node: spec.and_then(|spec| spec.node_name.clone()),
             tolerates: spec.and_then(tolerates),
-            held: meta.finalizers.iter().flatten().any(|f| f == names::POD_FINALIZER),
+            held: meta
+                .finalizers
+                .iter()
+                .flatten()
+                .any(|f| f == names::POD_FINALIZER),
             deleting,
             started: pod.status.as_ref().is_some_and(started),
             ended: ended(pod, deleting),
@@ -73,14 +79,25 @@ impl PodView {
 
 /// How long a pod stays on a node that is not Ready. The API server sets 300 s unless the spec has a value.
 fn tolerates(spec: &PodSpec) -> Option<i64> {
-    const NOT_READY: [&str; 2] = ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"];
+    const NOT_READY: [&str; 2] = [
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/not-ready",
+    ];
     let all = spec.tolerations.iter().flatten();
-    all.filter(|t| t.key.as_deref().is_some_and(|key| NOT_READY.contains(&key))).filter_map(|t| t.toleration_seconds).min()
+    all.filter(|t| t.key.as_deref().is_some_and(|key| NOT_READY.contains(&key)))
+        .filter_map(|t| t.toleration_seconds)
+        .min()
 }
 
 /// The last reported state of the agent's container.
 fn container(status: &PodStatus) -> Option<&ContainerState> {
-    status.container_statuses.iter().flatten().find(|c| c.name == pod_env::CONTAINER)?.state.as_ref()
+    status
+        .container_statuses
+        .iter()
+        .flatten()
+        .find(|c| c.name == pod_env::CONTAINER)?
+        .state
+        .as_ref()
 }
 
 fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {
@@ -88,7 +105,12 @@ fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {
 }
 
 fn started(status: &PodStatus) -> bool {
-    status.phase.as_deref().is_some_and(|phase| phase != "Pending") || runs(status) || terminated(status).is_some()
+    status
+        .phase
+        .as_deref()
+        .is_some_and(|phase| phase != "Pending")
+        || runs(status)
+        || terminated(status).is_some()
 }
 
 /// The container runs according to the pod: it started, and no end was reported.
@@ -100,9 +122,10 @@ fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
     let status = pod.status.as_ref();
     let container = status.and_then(terminated);
     let phase = status.and_then(|s| s.phase.as_deref());
-    let disrupted = status
-        .and_then(|s| s.conditions.as_ref())
-        .and_then(|all| all.iter().find(|c| c.type_ == "DisruptionTarget" && c.status == "True"));
+    let disrupted = status.and_then(|s| s.conditions.as_ref()).and_then(|all| {
+        all.iter()
+            .find(|c| c.type_ == "DisruptionTarget" && c.status == "True")
+    });
     // The kubelet reports that the container ended or never started. The control plane also writes `Failed` for pods on
     // a lost node, whose container may still run.
     let refused = phase == Some("Failed")
@@ -110,32 +133,61 @@ fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
         && disrupted.is_none_or(|c| c.reason.as_deref() == Some("TerminationByKubelet"));
     let over = container.is_some() || phase == Some("Succeeded") || refused;
     // Deleted before it was scheduled: it will never start.
-    let never = deleting && pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
+    let never = deleting
+        && pod
+            .spec
+            .as_ref()
+            .is_some_and(|spec| spec.node_name.is_none());
     if !over && !never {
         return None;
     }
-    let message = container.and_then(|c| c.message.as_deref()).and_then(TerminationMessage::parse);
+    let message = container
+        .and_then(|c| c.message.as_deref())
+        .and_then(TerminationMessage::parse);
     let name = pod.name_any();
     let why = status.and_then(|s| s.reason.as_deref());
     let (reason, text) = if why == Some("Evicted") || disrupted.is_some() {
-        let said = status.and_then(|s| s.message.as_deref()).or(disrupted.and_then(|c| c.message.as_deref())).unwrap_or_default();
+        let said = status
+            .and_then(|s| s.message.as_deref())
+            .or(disrupted.and_then(|c| c.message.as_deref()))
+            .unwrap_or_default();
         (reason::EVICTED, format!("pod {name} was evicted: {said}"))
     } else if container.is_some_and(|c| c.reason.as_deref() == Some("OOMKilled")) {
-        (reason::OUT_OF_MEMORY, format!("pod {name} ran out of memory; raise spec.runner.resources in a new run"))
+        (
+            reason::OUT_OF_MEMORY,
+            format!("pod {name} ran out of memory; raise spec.runner.resources in a new run"),
+        )
     } else if deleting {
         (reason::TERMINATED, format!("pod {name} was deleted"))
     } else {
-        let code = container.map(|c| format!(" with exit code {}", c.exit_code)).unwrap_or_default();
-        let said = container.and_then(|c| c.reason.as_deref()).filter(|r| !matches!(*r, "Error" | "Completed"));
+        let code = container
+            .map(|c| format!(" with exit code {}", c.exit_code))
+            .unwrap_or_default();
+        let said = container
+            .and_then(|c| c.reason.as_deref())
+            .filter(|r| !matches!(*r, "Error" | "Completed"));
         let said = said.map(|r| format!(" ({r})")).unwrap_or_default();
-        (reason::POD_LOST, format!("pod {name} ended{code}{said} without a result"))
+        (
+            reason::POD_LOST,
+            format!("pod {name} ended{code}{said} without a result"),
+        )
     };
-    Some(Ended { message, reason, text: clip(&text, 400) })
+    Some(Ended {
+        message,
+        reason,
+        text: clip(&text, 400),
+    })
 }
 
 fn trouble(status: &PodStatus) -> Option<Trouble> {
-    let container = status.container_statuses.iter().flatten().find(|c| c.name == pod_env::CONTAINER);
-    let waiting = container.and_then(|c| c.state.as_ref()).and_then(|s| s.waiting.as_ref());
+    let container = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .find(|c| c.name == pod_env::CONTAINER);
+    let waiting = container
+        .and_then(|c| c.state.as_ref())
+        .and_then(|s| s.waiting.as_ref());
     if let Some((waiting, why)) = waiting.and_then(|w| Some((w, w.reason.as_deref()?))) {
         let reason = match why {
             "ErrImagePull"
@@ -145,23 +197,43 @@ fn trouble(status: &PodStatus) -> Option<Trouble> {
             | "ImageInspectError"
             | "RegistryUnavailable"
             | "SignatureValidationFailed" => Some(reason::IMAGE_NOT_AVAILABLE),
-            "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" | "CrashLoopBackOff" => {
-                Some(reason::POD_NOT_STARTED)
-            }
+            "CreateContainerConfigError"
+            | "CreateContainerError"
+            | "RunContainerError"
+            | "CrashLoopBackOff" => Some(reason::POD_NOT_STARTED),
             _ => None,
         };
         if let Some(reason) = reason {
             let image = container.map(|c| c.image.as_str()).unwrap_or_default();
             let said = waiting.message.as_deref().unwrap_or_default();
-            let text = if said.is_empty() { format!("{image}: {why}") } else { format!("{image}: {why}: {said}") };
-            return Some(Trouble { reason, text: clip(&text, 400) });
+            let text = if said.is_empty() {
+                format!("{image}: {why}")
+            } else {
+                format!("{image}: {why}: {said}")
+            };
+            return Some(Trouble {
+                reason,
+                text: clip(&text, 400),
+            });
         }
     }
-    let scheduled = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled")?;
-    (scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable")).then(|| Trouble {
-        reason: reason::UNSCHEDULABLE,
-        text: clip(scheduled.message.as_deref().unwrap_or("no node takes the pod"), 400),
-    })
+    let scheduled = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|c| c.type_ == "PodScheduled")?;
+    (scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable")).then(
+        || Trouble {
+            reason: reason::UNSCHEDULABLE,
+            text: clip(
+                scheduled
+                    .message
+                    .as_deref()
+                    .unwrap_or("no node takes the pod"),
+                400,
+            ),
+        },
+    )
 }
 
 #[cfg(test)]
@@ -190,7 +262,9 @@ mod tests {
         assert!(running.held);
         assert!(!running.deleting);
         assert!(running.trouble.is_none());
-        let exited = |code: i32, reason: &str| runner(&json!({"terminated": {"exitCode": code, "reason": reason}}));
+        let exited = |code: i32, reason: &str| {
+            runner(&json!({"terminated": {"exitCode": code, "reason": reason}}))
+        };
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         let mut deleted_and_exited = exited(1, "Error");
         crate::testing::merge(&mut deleted_and_exited, &deleted);
@@ -198,10 +272,25 @@ mod tests {
         deleted_without_node["spec"] = json!({"nodeName": null});
         for (case, value, started, ended) in [
             ("it runs", runner(&json!({"running": {}})), true, None),
-            ("its image is missing", runner(&json!({"waiting": {"reason": "ImagePullBackOff"}})), false, None),
+            (
+                "its image is missing",
+                runner(&json!({"waiting": {"reason": "ImagePullBackOff"}})),
+                false,
+                None,
+            ),
             ("no node has it yet", json!({}), false, None),
-            ("of a lost node, it may have started", json!({"status": {"phase": "Unknown"}}), true, None),
-            ("killed for memory", exited(137, "OOMKilled"), true, Some(reason::OUT_OF_MEMORY)),
+            (
+                "of a lost node, it may have started",
+                json!({"status": {"phase": "Unknown"}}),
+                true,
+                None,
+            ),
+            (
+                "killed for memory",
+                exited(137, "OOMKilled"),
+                true,
+                Some(reason::OUT_OF_MEMORY),
+            ),
             ("exited", exited(1, "Error"), true, Some(reason::POD_LOST)),
             (
                 "evicted",
@@ -209,9 +298,19 @@ mod tests {
                 true,
                 Some(reason::EVICTED),
             ),
-            ("deleted and exited", deleted_and_exited, true, Some(reason::TERMINATED)),
+            (
+                "deleted and exited",
+                deleted_and_exited,
+                true,
+                Some(reason::TERMINATED),
+            ),
             ("deleted, and its node still has it", deleted, false, None),
-            ("deleted before it had a node", deleted_without_node, false, Some(reason::TERMINATED)),
+            (
+                "deleted before it had a node",
+                deleted_without_node,
+                false,
+                Some(reason::TERMINATED),
+            ),
         ] {
             let view = pod(&value).unwrap();
             assert_eq!(view.started, started, "{case}");
@@ -225,11 +324,17 @@ mod tests {
             let conditions = json!([{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m"}]);
             let mut lost = runner(&json!({"running": {}}));
             lost["status"]["phase"] = "Failed".into();
-            assert!(pod(&lost).unwrap().ended.is_none(), "its container was seen to run");
+            assert!(
+                pod(&lost).unwrap().ended.is_none(),
+                "its container was seen to run"
+            );
             lost["status"]["conditions"] = conditions.clone();
             assert!(pod(&lost).unwrap().ended.is_none(), "{reason}");
             let unseen = json!({"status": {"phase": "Failed", "conditions": conditions}});
-            assert!(pod(&unseen).unwrap().ended.is_none(), "{reason}: it may have been begun and not yet told");
+            assert!(
+                pod(&unseen).unwrap().ended.is_none(),
+                "{reason}: it may have been begun and not yet told"
+            );
             let mut told = runner(&json!({"terminated": {"exitCode": 143}}));
             told["status"]["conditions"] = conditions;
             assert_eq!(pod(&told).unwrap().ended.unwrap().reason, reason::EVICTED);
@@ -242,7 +347,12 @@ mod tests {
             {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
             {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5},
             {"key": "other", "operator": "Exists", "tolerationSeconds": 1}, {"operator": "Exists"}]);
-        assert_eq!(pod(&json!({"spec": {"tolerations": tolerations}})).unwrap().tolerates, Some(5));
+        assert_eq!(
+            pod(&json!({"spec": {"tolerations": tolerations}}))
+                .unwrap()
+                .tolerates,
+            Some(5)
+        );
         assert_eq!(pod(&json!({})).unwrap().tolerates, None);
     }
 
@@ -256,11 +366,16 @@ mod tests {
             ("CreateContainerConfigError", Some(reason::POD_NOT_STARTED)),
             ("ContainerCreating", None),
         ] {
-            let found = pod(&runner(&json!({"waiting": {"reason": why}}))).unwrap().trouble;
+            let found = pod(&runner(&json!({"waiting": {"reason": why}})))
+                .unwrap()
+                .trouble;
             assert_eq!(found.map(|t| t.reason), expected, "{why}");
         }
         let conditions = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]);
-        let found = pod(&json!({"status": {"phase": "Pending", "conditions": conditions}})).unwrap().trouble.unwrap();
+        let found = pod(&json!({"status": {"phase": "Pending", "conditions": conditions}}))
+            .unwrap()
+            .trouble
+            .unwrap();
         assert_eq!(found.reason, reason::UNSCHEDULABLE);
         assert_eq!(found.text.as_str(), "0/1 nodes");
     }

@@ -28,7 +28,12 @@ pub struct Incoming {
 impl Incoming {
     pub fn new(body: Body) -> Self {
         let said = body.size_hint().lower();
-        Self { pieces: body.into_data_stream(), said, read: 0, ended: false }
+        Self {
+            pieces: body.into_data_stream(),
+            said,
+            read: 0,
+            ended: false,
+        }
     }
 
     /// Checks the announced length.
@@ -36,7 +41,11 @@ impl Incoming {
     /// # Errors
     /// `TooLarge`.
     pub fn fits(&self) -> Result<(), Refusal> {
-        if self.said > LIMIT { Err(Refusal::TooLarge) } else { Ok(()) }
+        if self.said > LIMIT {
+            Err(Refusal::TooLarge)
+        } else {
+            Ok(())
+        }
     }
 
     /// Reads the whole body.
@@ -44,18 +53,29 @@ impl Incoming {
     /// # Errors
     /// `TooLarge`, `TooSlow`, `CutOff`.
     pub async fn read(&mut self, each: impl FnMut(&[u8])) -> Result<(), Refusal> {
-        self.read_within(LIMIT, Instant::now() + DEADLINE, each).await
+        self.read_within(LIMIT, Instant::now() + DEADLINE, each)
+            .await
     }
 
     /// Reads on after a rejection, within bounds.
     pub async fn drain(&mut self) {
         let limit = self.read.saturating_add(DRAINED);
-        let _ = self.read_within(limit, Instant::now() + DRAINING, |_| {}).await;
+        let _ = self
+            .read_within(limit, Instant::now() + DRAINING, |_| {})
+            .await;
     }
 
-    async fn read_within(&mut self, limit: u64, until: Instant, mut each: impl FnMut(&[u8])) -> Result<(), Refusal> {
+    async fn read_within(
+        &mut self,
+        limit: u64,
+        until: Instant,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<(), Refusal> {
         while !self.ended {
-            let Some(piece) = timeout_at(until, self.pieces.next()).await.map_err(|_| Refusal::TooSlow)? else {
+            let Some(piece) = timeout_at(until, self.pieces.next())
+                .await
+                .map_err(|_| Refusal::TooSlow)?
+            else {
                 self.ended = true;
                 break;
             };
@@ -81,25 +101,43 @@ mod tests {
 
     /// A body in chunks of one MiB, without announced length.
     fn pieces(count: usize) -> Body {
-        Body::from_stream(stream::iter((0..count).map(|_| Ok::<_, std::io::Error>(vec![0; 1 << 20]))))
+        Body::from_stream(stream::iter(
+            (0..count).map(|_| Ok::<_, std::io::Error>(vec![0; 1 << 20])),
+        ))
     }
 
     #[tokio::test]
     async fn body_is_read_up_to_its_limit() {
         let mut read = 0;
-        assert_eq!(Incoming::new(pieces(25)).read(|piece| read += piece.len()).await, Ok(()));
+        assert_eq!(
+            Incoming::new(pieces(25))
+                .read(|piece| read += piece.len())
+                .await,
+            Ok(())
+        );
         assert_eq!(read, 25 << 20);
         let mut read = 0;
-        assert_eq!(Incoming::new(pieces(4000)).read(|piece| read += piece.len()).await, Err(Refusal::TooLarge));
+        assert_eq!(
+            Incoming::new(pieces(4000))
+                .read(|piece| read += piece.len())
+                .await,
+            Err(Refusal::TooLarge)
+        );
         assert_eq!(read, 25 << 20, "and no more of it is looked at");
-        assert_eq!(Incoming::new(Body::from(vec![0; (25 << 20) + 1])).fits(), Err(Refusal::TooLarge), "before any of it is read");
+        assert_eq!(
+            Incoming::new(Body::from(vec![0; (25 << 20) + 1])).fits(),
+            Err(Refusal::TooLarge),
+            "before any of it is read"
+        );
         assert_eq!(Incoming::new(Body::from(vec![0; 25 << 20])).fits(), Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn slow_body_is_rejected_at_the_deadline() {
         let begun = Instant::now();
-        let mut silent = Incoming::new(Body::from_stream(stream::pending::<std::io::Result<Vec<u8>>>()));
+        let mut silent = Incoming::new(Body::from_stream(stream::pending::<
+            std::io::Result<Vec<u8>>,
+        >()));
         assert_eq!(silent.read(|_| {}).await, Err(Refusal::TooSlow));
         assert_eq!(begun.elapsed(), DEADLINE);
         // Sending a byte now and then does not extend the deadline.
@@ -108,7 +146,10 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             Some((Ok::<_, std::io::Error>(vec![0]), ()))
         });
-        assert_eq!(Incoming::new(Body::from_stream(drops)).read(|_| {}).await, Err(Refusal::TooSlow));
+        assert_eq!(
+            Incoming::new(Body::from_stream(drops)).read(|_| {}).await,
+            Err(Refusal::TooSlow)
+        );
         assert_eq!(begun.elapsed(), DEADLINE);
         // A rejection does not wait for the rest.
         let begun = Instant::now();
@@ -119,6 +160,9 @@ mod tests {
     #[tokio::test]
     async fn truncated_body_is_rejected() {
         let cut = stream::iter([Ok(vec![0]), Err(std::io::Error::other("gone"))]);
-        assert_eq!(Incoming::new(Body::from_stream(cut)).read(|_| {}).await, Err(Refusal::CutOff));
+        assert_eq!(
+            Incoming::new(Body::from_stream(cut)).read(|_| {}).await,
+            Err(Refusal::CutOff)
+        );
     }
 }

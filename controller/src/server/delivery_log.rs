@@ -49,7 +49,9 @@ impl Verdict {
         match self {
             Self::Accepted => "the refs of the repository are checked",
             Self::Ignored => "this event moves no ref; nothing is checked",
-            Self::Form => "the body is a form; choose application/json as the content type of the webhook",
+            Self::Form => {
+                "the body is a form; choose application/json as the content type of the webhook"
+            }
         }
     }
 }
@@ -77,7 +79,10 @@ pub struct Deliveries(Mutex<VecDeque<Delivery>>);
 impl Deliveries {
     pub fn push(&self, delivery: Delivery) {
         let mut all = self.lock();
-        let mut of_one = all.iter().enumerate().filter(|(_, other)| other.repository == delivery.repository);
+        let mut of_one = all
+            .iter()
+            .enumerate()
+            .filter(|(_, other)| other.repository == delivery.repository);
         let oldest = of_one.next().map(|(index, _)| index);
         if of_one.count() + 1 >= OF_ONE {
             oldest.and_then(|index| all.remove(index));
@@ -90,7 +95,12 @@ impl Deliveries {
     /// The deliveries of a repository, newest first.
     pub fn of(&self, namespace: &str, name: &str) -> Vec<Delivery> {
         let repository = format!("{namespace}/{name}");
-        self.lock().iter().rev().filter(|one| one.repository == repository).cloned().collect()
+        self.lock()
+            .iter()
+            .rev()
+            .filter(|one| one.repository == repository)
+            .cloned()
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Delivery>> {
@@ -120,18 +130,38 @@ mod tests {
     #[test]
     fn last_100_deliveries_are_stored_at_most_20_per_repository() {
         let deliveries = Deliveries::default();
-        let ids = |name: &str| deliveries.of("team", name).into_iter().filter_map(|one| one.id).collect::<Vec<_>>();
+        let ids = |name: &str| {
+            deliveries
+                .of("team", name)
+                .into_iter()
+                .filter_map(|one| one.id)
+                .collect::<Vec<_>>()
+        };
         deliveries.push(delivery("team/quiet", 0));
         for id in 0..500 {
             deliveries.push(delivery("team/busy", id));
         }
         let busy = ids("busy");
-        assert_eq!((busy.len(), busy[0].as_str(), busy[19].as_str(), ids("quiet")), (OF_ONE, "499", "480", vec!["0".to_owned()]));
+        assert_eq!(
+            (
+                busy.len(),
+                busy[0].as_str(),
+                busy[19].as_str(),
+                ids("quiet")
+            ),
+            (OF_ONE, "499", "480", vec!["0".to_owned()])
+        );
         for id in 0..500 {
             deliveries.push(delivery(&format!("team/r{}", id % 50), id));
         }
-        assert_eq!((0..50).map(|n| ids(&format!("r{n}")).len()).sum::<usize>(), KEPT);
-        assert_eq!((ids("r0"), ids("busy")), (vec!["450".to_owned(), "400".to_owned()], vec![]));
+        assert_eq!(
+            (0..50).map(|n| ids(&format!("r{n}")).len()).sum::<usize>(),
+            KEPT
+        );
+        assert_eq!(
+            (ids("r0"), ids("busy")),
+            (vec!["450".to_owned(), "400".to_owned()], vec![])
+        );
     }
 
     #[test]

@@ -62,7 +62,10 @@ const NO_FORGE: Forge = Forge {
     proofs: &[
         Proof::Standard,
         // Compatible with Flux's notification-controller.
-        Proof::Hex { header: "x-signature", prefix: "sha256=" },
+        Proof::Hex {
+            header: "x-signature",
+            prefix: "sha256=",
+        },
         Proof::Authorization,
         Proof::Token("x-pawl-token"),
     ],
@@ -78,7 +81,10 @@ pub const FORGES: &[Forge] = &[
         known_by: Some("x-gitea-event"),
         event: Some("x-gitea-event"),
         ids: &["x-gitea-delivery"],
-        proofs: &[Proof::Hex { header: "x-gitea-signature", prefix: "" }],
+        proofs: &[Proof::Hex {
+            header: "x-gitea-signature",
+            prefix: "",
+        }],
         moves: &["push", "create", "delete"],
         ..NO_FORGE
     },
@@ -99,7 +105,10 @@ pub const FORGES: &[Forge] = &[
         event: Some("x-event-key"),
         // The headers of Bitbucket Cloud and of Bitbucket Data Center.
         ids: &["x-request-uuid", "x-request-id"],
-        proofs: &[Proof::Hex { header: "x-hub-signature", prefix: "sha256=" }],
+        proofs: &[Proof::Hex {
+            header: "x-hub-signature",
+            prefix: "sha256=",
+        }],
         moves: &["repo:push", "repo:refs_changed"],
         ..NO_FORGE
     },
@@ -108,7 +117,10 @@ pub const FORGES: &[Forge] = &[
         known_by: Some("x-github-event"),
         event: Some("x-github-event"),
         ids: &["x-github-delivery"],
-        proofs: &[Proof::Hex { header: "x-hub-signature-256", prefix: "sha256=" }],
+        proofs: &[Proof::Hex {
+            header: "x-hub-signature-256",
+            prefix: "sha256=",
+        }],
         moves: &["push", "create", "delete"],
         ..NO_FORGE
     },
@@ -127,7 +139,10 @@ pub const FORGES: &[Forge] = &[
 
 impl Forge {
     pub fn of(has_header: impl Fn(&str) -> bool) -> &'static Self {
-        FORGES.iter().find(|forge| forge.known_by.is_none_or(&has_header)).unwrap_or(&NO_FORGE)
+        FORGES
+            .iter()
+            .find(|forge| forge.known_by.is_none_or(&has_header))
+            .unwrap_or(&NO_FORGE)
     }
 
     /// Whether an event may have moved a ref. An event without a name may be any.
@@ -144,27 +159,70 @@ mod tests {
     fn each_forge_is_identified_by_its_headers() {
         let rows: [(&[&str], &str); 7] = [
             // As sent by Gitea 1.26 and Forgejo 11.
-            (&["x-gitea-event", "x-github-event", "x-gogs-event", "x-hub-signature-256"], "Gitea"),
-            (&["x-forgejo-event", "x-gitea-event", "x-github-event", "x-gogs-event"], "Gitea"),
+            (
+                &[
+                    "x-gitea-event",
+                    "x-github-event",
+                    "x-gogs-event",
+                    "x-hub-signature-256",
+                ],
+                "Gitea",
+            ),
+            (
+                &[
+                    "x-forgejo-event",
+                    "x-gitea-event",
+                    "x-github-event",
+                    "x-gogs-event",
+                ],
+                "Gitea",
+            ),
             (&["x-gitlab-event", "x-gitlab-token"], "GitLab"),
             (&["x-event-key", "x-hook-uuid"], "Bitbucket"),
-            (&["x-github-event", "x-hub-signature", "x-hub-signature-256"], "GitHub"),
+            (
+                &["x-github-event", "x-hub-signature", "x-hub-signature-256"],
+                "GitHub",
+            ),
             (&["x-vss-activityid", "authorization"], "AzureDevOps"),
             (&["authorization"], "Generic"),
         ];
         for (headers, name) in rows {
-            assert_eq!(Forge::of(|header| headers.contains(&header)).name, name, "{headers:?}");
+            assert_eq!(
+                Forge::of(|header| headers.contains(&header)).name,
+                name,
+                "{headers:?}"
+            );
         }
     }
 
     #[test]
     fn only_events_that_may_move_a_ref_request() {
         let rows: [(&str, &[&str], &[&str]); 5] = [
-            ("Gitea", &["push", "create", "delete"], &["issues", "pull_request", "issue_comment", "repository"]),
-            ("GitLab", &["Push Hook", "Tag Push Hook", "System Hook"], &["Merge Request Hook", "Note Hook", "Pipeline Hook"]),
-            ("Bitbucket", &["repo:push", "repo:refs_changed"], &["pullrequest:created", "diagnostics:ping"]),
-            ("GitHub", &["push", "create", "delete"], &["ping", "pull_request", "issue_comment", "check_run"]),
-            ("AzureDevOps", &["git.push"], &["git.pullrequest.created", "build.complete"]),
+            (
+                "Gitea",
+                &["push", "create", "delete"],
+                &["issues", "pull_request", "issue_comment", "repository"],
+            ),
+            (
+                "GitLab",
+                &["Push Hook", "Tag Push Hook", "System Hook"],
+                &["Merge Request Hook", "Note Hook", "Pipeline Hook"],
+            ),
+            (
+                "Bitbucket",
+                &["repo:push", "repo:refs_changed"],
+                &["pullrequest:created", "diagnostics:ping"],
+            ),
+            (
+                "GitHub",
+                &["push", "create", "delete"],
+                &["ping", "pull_request", "issue_comment", "check_run"],
+            ),
+            (
+                "AzureDevOps",
+                &["git.push"],
+                &["git.pullrequest.created", "build.complete"],
+            ),
         ];
         for (name, moving, others) in rows {
             let forge = FORGES.iter().find(|forge| forge.name == name).unwrap();
@@ -182,7 +240,11 @@ mod tests {
     #[test]
     fn header_names_are_lower_case() {
         for forge in FORGES {
-            let names = forge.known_by.into_iter().chain(forge.event).chain(forge.ids.iter().copied());
+            let names = forge
+                .known_by
+                .into_iter()
+                .chain(forge.event)
+                .chain(forge.ids.iter().copied());
             for name in names.chain(forge.proofs.iter().map(|proof| proof.header())) {
                 assert_eq!(name, name.to_ascii_lowercase(), "{}", forge.name);
             }

@@ -23,13 +23,19 @@ impl Key {
     pub fn new(text: &[u8]) -> Option<Self> {
         let text = text.trim_ascii();
         let token = text.strip_prefix(SIGNING_TOKEN.as_bytes());
-        let signing = token.map_or_else(|| Some(text.to_vec()), |token| STANDARD.decode(token).ok())?;
-        (!text.is_empty() && !signing.is_empty()).then(|| Self { text: text.to_vec(), signing })
+        let signing =
+            token.map_or_else(|| Some(text.to_vec()), |token| STANDARD.decode(token).ok())?;
+        (!text.is_empty() && !signing.is_empty()).then(|| Self {
+            text: text.to_vec(),
+            signing,
+        })
     }
 
     /// Compares with the secret in constant time. Hashing both sides first hides the length as well.
     pub fn is(&self, given: &[u8]) -> bool {
-        Sha256::digest(given).ct_eq(Sha256::digest(&self.text).as_slice()).into()
+        Sha256::digest(given)
+            .ct_eq(Sha256::digest(&self.text).as_slice())
+            .into()
     }
 
     /// Starts an HMAC-SHA256 with the secret.
@@ -51,12 +57,18 @@ impl Keys {
     /// accepted.
     pub fn of(entries: &BTreeMap<String, ByteString>) -> Option<Self> {
         let key = |name: &str| entries.get(name).and_then(|entry| Key::new(&entry.0));
-        Some(Self(std::iter::once(key("secret")?).chain(key("previous")).collect()))
+        Some(Self(
+            std::iter::once(key("secret")?)
+                .chain(key("previous"))
+                .collect(),
+        ))
     }
 
     /// Whether one of them equals this secret.
     pub fn any_is(&self, given: &[u8]) -> bool {
-        self.0.iter().fold(false, |found, key| found | key.is(given))
+        self.0
+            .iter()
+            .fold(false, |found, key| found | key.is(given))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Key> {
@@ -87,7 +99,9 @@ mod tests {
     }
 
     fn entries(of: &[(&str, &str)]) -> BTreeMap<String, ByteString> {
-        of.iter().map(|(name, value)| ((*name).to_owned(), ByteString(value.as_bytes().to_vec()))).collect()
+        of.iter()
+            .map(|(name, value)| ((*name).to_owned(), ByteString(value.as_bytes().to_vec())))
+            .collect()
     }
 
     #[test]
@@ -97,17 +111,32 @@ mod tests {
         assert_eq!(count(&[("secret", "a"), ("previous", "b")]), Some(2));
         assert_eq!(count(&[("secret", "a"), ("previous", "")]), Some(1));
         // Anyone can sign with an empty key.
-        for nothing in
-            [&[][..], &[("secret", "")], &[("secret", "\n")], &[("secret", "whsec_")], &[("previous", "b")], &[("token", "a")]]
-        {
+        for nothing in [
+            &[][..],
+            &[("secret", "")],
+            &[("secret", "\n")],
+            &[("secret", "whsec_")],
+            &[("previous", "b")],
+            &[("token", "a")],
+        ] {
             assert_eq!(count(nothing), None, "{nothing:?}");
         }
     }
 
     #[test]
     fn only_the_whole_secret_matches() {
-        let keys = Keys::of(&entries(&[("secret", "new-one\n"), ("previous", "old-one")])).unwrap();
-        for (given, is) in [("new-one", true), ("old-one", true), ("new-on", false), ("new-one\n", false), ("", false)] {
+        let keys = Keys::of(&entries(&[
+            ("secret", "new-one\n"),
+            ("previous", "old-one"),
+        ]))
+        .unwrap();
+        for (given, is) in [
+            ("new-one", true),
+            ("old-one", true),
+            ("new-on", false),
+            ("new-one\n", false),
+            ("", false),
+        ] {
             assert_eq!(keys.any_is(given.as_bytes()), is, "{given:?}");
         }
     }
@@ -116,8 +145,15 @@ mod tests {
     fn signing_token_is_decoded_from_base64() {
         let tag = |context: hmac::Context| context.sign().as_ref().to_vec();
         let key = Key::new(b"whsec_a2V5").unwrap();
-        assert_eq!(tag(key.sign_standard()), tag(Key::new(b"key").unwrap().sign()));
-        assert_ne!(tag(key.sign()), tag(key.sign_standard()), "other forges sign with the text");
+        assert_eq!(
+            tag(key.sign_standard()),
+            tag(Key::new(b"key").unwrap().sign())
+        );
+        assert_ne!(
+            tag(key.sign()),
+            tag(key.sign_standard()),
+            "other forges sign with the text"
+        );
         assert!(Key::new(b"whsec_*").is_none());
     }
 }

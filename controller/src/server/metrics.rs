@@ -40,29 +40,62 @@ pub struct Metrics {
 
 impl Metrics {
     pub fn new() -> Self {
-        let (deliveries, refused, request_errors) = (Family::default(), Family::default(), Family::default());
+        let (deliveries, refused, request_errors) =
+            (Family::default(), Family::default(), Family::default());
         let (requests, connections) = (Counter::default(), Gauge::default());
         let mut registry = Registry::with_prefix("pawl_server");
-        registry.register("deliveries", "Deliveries whose sender was proven, by forge and verdict", deliveries.clone());
-        registry.register("refused", "Deliveries whose sender was not proven, by reason", refused.clone());
-        registry.register("reconcile_requests", "Repositories whose reconcile was requested", requests.clone());
+        registry.register(
+            "deliveries",
+            "Deliveries whose sender was proven, by forge and verdict",
+            deliveries.clone(),
+        );
+        registry.register(
+            "refused",
+            "Deliveries whose sender was not proven, by reason",
+            refused.clone(),
+        );
+        registry.register(
+            "reconcile_requests",
+            "Repositories whose reconcile was requested",
+            requests.clone(),
+        );
         registry.register(
             "reconcile_request_errors",
             "Repositories that could not be, by kind of the error",
             request_errors.clone(),
         );
-        registry.register("connections", "Connections that are open", connections.clone());
-        Self { registry: Mutex::new(registry), deliveries, refused, requests, request_errors, connections }
+        registry.register(
+            "connections",
+            "Connections that are open",
+            connections.clone(),
+        );
+        Self {
+            registry: Mutex::new(registry),
+            deliveries,
+            refused,
+            requests,
+            request_errors,
+            connections,
+        }
     }
 
     /// Counts an authenticated delivery.
     pub fn delivered(&self, forge: &'static str, verdict: Verdict) {
-        self.deliveries.get_or_create(&DeliveryLabels { forge, verdict: verdict.word() }).inc();
+        self.deliveries
+            .get_or_create(&DeliveryLabels {
+                forge,
+                verdict: verdict.word(),
+            })
+            .inc();
     }
 
     /// Counts a rejected delivery.
     pub fn refused(&self, refusal: Refusal) {
-        self.refused.get_or_create(&RefusalLabels { reason: refusal.word() }).inc();
+        self.refused
+            .get_or_create(&RefusalLabels {
+                reason: refusal.word(),
+            })
+            .inc();
     }
 
     pub fn requested(&self) {
@@ -70,7 +103,11 @@ impl Metrics {
     }
 
     pub fn request_failed(&self, error: &Error) {
-        self.request_errors.get_or_create(&ErrorLabels { kind: error.kind().as_str() }).inc();
+        self.request_errors
+            .get_or_create(&ErrorLabels {
+                kind: error.kind().as_str(),
+            })
+            .inc();
     }
 
     /// Counts a connection as open until the returned guard is dropped.

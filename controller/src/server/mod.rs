@@ -60,7 +60,10 @@ use receiver::Receiver;
 use settings::Settings;
 
 /// Bounds of connections, because anyone can open one.
-pub const LIMITS: Limits = Limits { connections: 512, head: Duration::from_secs(10) };
+pub const LIMITS: Limits = Limits {
+    connections: 512,
+    head: Duration::from_secs(10),
+};
 /// Timeout for pending requests at shutdown.
 const LAST: Duration = Duration::from_secs(3);
 
@@ -69,9 +72,14 @@ const LAST: Duration = Duration::from_secs(3);
 /// # Errors
 /// When certificate or addresses cannot be used.
 pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyhow::Result<()> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     let receiver = Arc::new(Receiver::new(client.clone(), clock.clone()));
-    let listener = TcpListener::bind(settings.listen).await.with_context(|| format!("cannot listen on {}", settings.listen))?;
+    let listener = TcpListener::bind(settings.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", settings.listen))?;
     let configs = match settings.tls_cert.clone().zip(settings.tls_key.clone()) {
         Some(paths) => {
             let files = tls::Files::read(&paths.0, &paths.1)?;
@@ -82,9 +90,19 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     watch_repositories(&receiver, &client, &settings.watch_namespaces);
     let ((stop, stopped), (end, ended)) = (watch::channel(false), watch::channel(false));
     let notifier = tokio::spawn(notifier::run(receiver.clone(), client, clock, ended));
-    let (counted, admin) = (receiver.clone(), health::serve(settings.metrics_listen, admin(receiver.clone())));
+    let (counted, admin) = (
+        receiver.clone(),
+        health::serve(settings.metrics_listen, admin(receiver.clone())),
+    );
     let opened = move || counted.metrics.connection();
-    let serving = tokio::spawn(connections::serve(receiver::router(receiver), opened, LIMITS, listener, configs, stopped));
+    let serving = tokio::spawn(connections::serve(
+        receiver::router(receiver),
+        opened,
+        LIMITS,
+        listener,
+        configs,
+        stopped,
+    ));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), listen = %settings.listen, "started");
     tokio::select! {
         served = admin => return served,
@@ -97,7 +115,9 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     // Send requests of deliveries that were answered with 202 before the process ends.
     end.send_replace(true);
     if tokio::time::timeout(LAST, notifier).await.is_err() {
-        tracing::warn!("some repositories were not notified; their refs are checked at the next interval");
+        tracing::warn!(
+            "some repositories were not notified; their refs are checked at the next interval"
+        );
     }
     Ok(())
 }
@@ -106,7 +126,8 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
 pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces: &[String]) {
     for scope in scopes(namespaces) {
         let repositories = &receiver.repositories;
-        let indexes: Indexes<TerraformRepository> = vec![repositories.clone(), repositories.listings.add(false)];
+        let indexes: Indexes<TerraformRepository> =
+            vec![repositories.clone(), repositories.listings.add(false)];
         let api: Api<DeserializeGuard<TerraformRepository>> = scoped(client, scope.as_deref());
         tokio::spawn(follow("repositories", api, Config::default(), indexes));
     }
@@ -116,18 +137,34 @@ pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces:
 pub fn admin(receiver: Arc<Receiver>) -> Router {
     let (counted, listed) = (receiver.clone(), receiver.clone());
     let is_listed = move || {
-        ready(listed.repositories.listings.is_ready().then_some(()).ok_or("the repositories are being listed".to_owned()))
+        ready(
+            listed
+                .repositories
+                .listings
+                .is_ready()
+                .then_some(())
+                .ok_or("the repositories are being listed".to_owned()),
+        )
     };
     health::router(move || counted.metrics.exposition(), is_listed).merge(
         Router::new()
-            .route("/api/v1/namespaces/{namespace}/repositories/{name}/deliveries", get(deliveries_json))
+            .route(
+                "/api/v1/namespaces/{namespace}/repositories/{name}/deliveries",
+                get(deliveries_json),
+            )
             .with_state(receiver),
     )
 }
 
-async fn deliveries_json(State(receiver): State<Arc<Receiver>>, of: Readable<TerraformRepository>) -> Response {
+async fn deliveries_json(
+    State(receiver): State<Arc<Receiver>>,
+    of: Readable<TerraformRepository>,
+) -> Response {
     if !receiver.repositories.has(&of.namespace, &of.name) {
         return problem::response(&hidden());
     }
-    problem::json(StatusCode::OK, &json!({"items": receiver.deliveries.of(&of.namespace, &of.name)}))
+    problem::json(
+        StatusCode::OK,
+        &json!({"items": receiver.deliveries.of(&of.namespace, &of.name)}),
+    )
 }

@@ -19,7 +19,12 @@ use crate::error::{self, Error};
 const AT_ONCE: usize = 8;
 
 /// Sends requests until `stop`, and until nothing more can be sent at once.
-pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mut stop: watch::Receiver<bool>) {
+pub async fn run(
+    receiver: Arc<Receiver>,
+    client: Client,
+    clock: ServerClock,
+    mut stop: watch::Receiver<bool>,
+) {
     let standing = |uid: &str| match receiver.repositories.get(uid) {
         None => Standing::Gone,
         Some(repository) if repository.is_requested() => Standing::Requested,
@@ -27,9 +32,15 @@ pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mu
     };
     let mut under_way = FuturesUnordered::new();
     loop {
-        let (due, next) = receiver.pending().due(Instant::now(), AT_ONCE - under_way.len(), standing);
+        let (due, next) =
+            receiver
+                .pending()
+                .due(Instant::now(), AT_ONCE - under_way.len(), standing);
         let (receiver, client, clock) = (&receiver, &client, &clock);
-        under_way.extend(due.into_iter().map(|uid| async move { (request(receiver, client, clock, &uid).await, uid) }));
+        under_way.extend(
+            due.into_iter()
+                .map(|uid| async move { (request(receiver, client, clock, &uid).await, uid) }),
+        );
         if *stop.borrow() && under_way.is_empty() {
             return;
         }
@@ -57,13 +68,30 @@ pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mu
 }
 
 /// Pending a repository. A deleted one needs none.
-async fn request(receiver: &Receiver, client: &Client, clock: &ServerClock, uid: &str) -> Result<(), Error> {
-    let Some(repository) = receiver.repositories.get(uid) else { return Ok(()) };
+async fn request(
+    receiver: &Receiver,
+    client: &Client,
+    clock: &ServerClock,
+    uid: &str,
+) -> Result<(), Error> {
+    let Some(repository) = receiver.repositories.get(uid) else {
+        return Ok(());
+    };
     let api: Api<TerraformRepository> = Api::namespaced(client.clone(), &repository.namespace);
     // The UID protects a recreated repository of the same name.
-    let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": {names::RECONCILE: clock.now().to_string()}}}));
-    let params = PatchParams { field_manager: Some(names::SERVER_MANAGER.into()), ..PatchParams::default() };
-    match error::call_opt("request a reconcile", api.patch(&repository.name, &params, &patch)).await {
+    let patch = Patch::Merge(
+        json!({"metadata": {"uid": uid, "annotations": {names::RECONCILE: clock.now().to_string()}}}),
+    );
+    let params = PatchParams {
+        field_manager: Some(names::SERVER_MANAGER.into()),
+        ..PatchParams::default()
+    };
+    match error::call_opt(
+        "request a reconcile",
+        api.patch(&repository.name, &params, &patch),
+    )
+    .await
+    {
         Ok(Some(requested)) => {
             receiver.repositories.saw(&requested);
             receiver.metrics.requested();

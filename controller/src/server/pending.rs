@@ -44,8 +44,14 @@ impl Pending {
 
     /// Up to `room` repositories to notify now, and the time at which the next one is due, if it waits for a time only. The returned
     /// repositories count as in progress.
-    pub fn due(&mut self, now: Instant, room: usize, standing: impl Fn(&str) -> Standing) -> (Vec<String>, Option<Instant>) {
-        self.0.retain(|uid, wanted| wanted.under_way.is_some() || standing(uid) != Standing::Gone);
+    pub fn due(
+        &mut self,
+        now: Instant,
+        room: usize,
+        standing: impl Fn(&str) -> Standing,
+    ) -> (Vec<String>, Option<Instant>) {
+        self.0
+            .retain(|uid, wanted| wanted.under_way.is_some() || standing(uid) != Standing::Gone);
         let (mut due, mut next) = (Vec::new(), None::<Instant>);
         for (uid, wanted) in &mut self.0 {
             if wanted.under_way.is_some() || standing(uid) != Standing::Free {
@@ -65,7 +71,11 @@ impl Pending {
 
     /// Records a successful request.
     pub fn sent(&mut self, uid: &str) {
-        if self.0.get(uid).is_some_and(|wanted| wanted.under_way == Some(true)) {
+        if self
+            .0
+            .get(uid)
+            .is_some_and(|wanted| wanted.under_way == Some(true))
+        {
             self.0.insert(uid.to_owned(), Wanted::default());
         } else {
             self.0.remove(uid);
@@ -75,8 +85,14 @@ impl Pending {
     /// Records a failed request, which may have taken effect.
     pub fn failed(&mut self, uid: &str, now: Instant) {
         if let Some(wanted) = self.0.get_mut(uid) {
-            let wait = AGAIN.saturating_mul(1 << wanted.failures.min(6)).min(LONGEST);
-            *wanted = Wanted { under_way: None, failures: wanted.failures.saturating_add(1), not_before: Some(now + wait) };
+            let wait = AGAIN
+                .saturating_mul(1 << wanted.failures.min(6))
+                .min(LONGEST);
+            *wanted = Wanted {
+                under_way: None,
+                failures: wanted.failures.saturating_add(1),
+                not_before: Some(now + wait),
+            };
         }
     }
 }
@@ -103,10 +119,18 @@ mod tests {
             pending.want("a");
             assert_eq!(due(&mut pending, now, Requested), 0, "not answered yet");
         }
-        assert_eq!(due(&mut pending, now, Free), 1, "answered: whoever looked may have looked before");
+        assert_eq!(
+            due(&mut pending, now, Free),
+            1,
+            "answered: whoever looked may have looked before"
+        );
         pending.want("a");
         pending.sent("a");
-        assert_eq!(due(&mut pending, now, Free), 1, "one came while it was under way");
+        assert_eq!(
+            due(&mut pending, now, Free),
+            1,
+            "one came while it was under way"
+        );
         pending.sent("a");
         assert_eq!(due(&mut pending, now, Free), 0);
         assert!(pending.0.is_empty());
@@ -130,7 +154,11 @@ mod tests {
         assert_eq!(due(&mut pending, now, Free), 1);
         pending.sent("a");
         pending.want("a");
-        assert_eq!(due(&mut pending, now, Free), 1, "and at once after it was well");
+        assert_eq!(
+            due(&mut pending, now, Free),
+            1,
+            "and at once after it was well"
+        );
     }
 
     #[test]
@@ -139,7 +167,11 @@ mod tests {
         for uid in ["a", "b", "c"] {
             pending.want(uid);
         }
-        assert_eq!(pending.due(now, 1, |_| Free), (vec!["a".to_owned()], None), "so many at a time");
+        assert_eq!(
+            pending.due(now, 1, |_| Free),
+            (vec!["a".to_owned()], None),
+            "so many at a time"
+        );
         assert_eq!(due(&mut pending, now, Gone), 0);
         pending.sent("a");
         assert!(pending.0.is_empty(), "{pending:?}");

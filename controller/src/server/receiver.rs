@@ -59,7 +59,11 @@ impl Receiver {
             deliveries: Deliveries::default(),
             metrics: Metrics::new(),
             wanted: Notify::new(),
-            callers: Authenticator::new(Arc::new(Reviews::new(client.clone(), clock.clone(), AUDIENCE))),
+            callers: Authenticator::new(Arc::new(Reviews::new(
+                client.clone(),
+                clock.clone(),
+                AUDIENCE,
+            ))),
             secrets: Secrets::new(client),
             pending: Mutex::default(),
             clock,
@@ -75,8 +79,19 @@ impl Receiver {
     ///
     /// # Errors
     /// When its sender is not authenticated.
-    async fn judge(&self, uid: &str, headers: &HeaderMap, body: &mut Incoming) -> Result<Verdict, Refusal> {
-        let unknown = || if self.repositories.listings.is_ready() { Refusal::Unknown } else { Refusal::Starting };
+    async fn judge(
+        &self,
+        uid: &str,
+        headers: &HeaderMap,
+        body: &mut Incoming,
+    ) -> Result<Verdict, Refusal> {
+        let unknown = || {
+            if self.repositories.listings.is_ready() {
+                Refusal::Unknown
+            } else {
+                Refusal::Starting
+            }
+        };
         let repository = self.repositories.get(uid).ok_or_else(unknown)?;
         let secret = repository.secret.as_deref().ok_or(Refusal::NoSecret)?;
         body.fits()?;
@@ -124,10 +139,16 @@ impl Receiver {
 
 /// The router for forges.
 pub fn router(receiver: Arc<Receiver>) -> Router {
-    Router::new().route("/hooks/{uid}", post(deliver)).with_state(receiver)
+    Router::new()
+        .route("/hooks/{uid}", post(deliver))
+        .with_state(receiver)
 }
 
-async fn deliver(State(receiver): State<Arc<Receiver>>, Path(uid): Path<String>, request: Request) -> Response {
+async fn deliver(
+    State(receiver): State<Arc<Receiver>>,
+    Path(uid): Path<String>,
+    request: Request,
+) -> Response {
     let (parts, body) = request.into_parts();
     let mut body = Incoming::new(body);
     match receiver.judge(&uid, &parts.headers, &mut body).await {
@@ -146,7 +167,11 @@ fn answer(status: StatusCode, verdict: &str, reason: &str) -> Response {
 
 /// Whether the body is an HTML form. Forges send JSON; nothing else is parsed.
 fn is_form(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     kind.starts_with("application/x-www-form-urlencoded") || kind.starts_with("multipart/")
 }
 

@@ -58,11 +58,17 @@ impl Refusal {
     /// cluster.
     pub const fn message(self) -> &'static str {
         match self {
-            Self::Unknown => "no repository has this id; the address is /hooks/ and the UID of the TerraformRepository",
+            Self::Unknown => {
+                "no repository has this id; the address is /hooks/ and the UID of the TerraformRepository"
+            }
             Self::Starting => "the server has just started; deliver again in a moment",
-            Self::NoSecret => "this repository takes no deliveries: its webhook has no secret, or the server may not read it",
+            Self::NoSecret => {
+                "this repository takes no deliveries: its webhook has no secret, or the server may not read it"
+            }
             Self::Unavailable => "the secret cannot be read at the moment; deliver again",
-            Self::NoProof => "the delivery is not signed; give the forge's webhook the secret of this repository",
+            Self::NoProof => {
+                "the delivery is not signed; give the forge's webhook the secret of this repository"
+            }
             Self::WrongProof => "the delivery is not signed with the secret of this repository",
             Self::Malformed => "a header is duplicated or malformed; nothing was checked",
             Self::TooLarge => "the body is larger than 25 MiB",

@@ -28,7 +28,11 @@ struct Read {
 
 impl Read {
     fn is_good(&self) -> bool {
-        let lasts = if matches!(self.keys, Err(Refusal::Unavailable)) { UNKNOWN } else { KNOWN };
+        let lasts = if matches!(self.keys, Err(Refusal::Unavailable)) {
+            UNKNOWN
+        } else {
+            KNOWN
+        };
         self.at.elapsed() < lasts
     }
 }
@@ -44,7 +48,10 @@ pub struct Secrets {
 
 impl Secrets {
     pub fn new(client: Client) -> Self {
-        Self { client, known: Mutex::default() }
+        Self {
+            client,
+            known: Mutex::default(),
+        }
     }
 
     /// The keys in a Secret.
@@ -58,7 +65,10 @@ impl Secrets {
             Some(read) if read.is_good() => read.keys.clone(),
             _ => {
                 let keys = self.read(namespace, name).await;
-                *known = Some(Read { at: Instant::now(), keys: keys.clone() });
+                *known = Some(Read {
+                    at: Instant::now(),
+                    keys: keys.clone(),
+                });
                 keys
             }
         }
@@ -67,8 +77,15 @@ impl Secrets {
     fn entry(&self, namespace: &str, name: &str) -> Entry {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // Drops expired entries, except those that are being read.
-        known.retain(|_, entry| entry.try_lock().map_or(true, |read| read.as_ref().is_some_and(Read::is_good)));
-        known.entry((namespace.to_owned(), name.to_owned())).or_default().clone()
+        known.retain(|_, entry| {
+            entry
+                .try_lock()
+                .map_or(true, |read| read.as_ref().is_some_and(Read::is_good))
+        });
+        known
+            .entry((namespace.to_owned(), name.to_owned()))
+            .or_default()
+            .clone()
     }
 
     async fn read(&self, namespace: &str, name: &str) -> Result<Arc<Keys>, Refusal> {
@@ -76,12 +93,18 @@ impl Secrets {
         let secret = error::call_opt("read a webhook's Secret", api.get(name)).await;
         match secret {
             Ok(secret) => {
-                let keys = secret.and_then(|secret| secret.data).and_then(|entries| Keys::of(&entries));
+                let keys = secret
+                    .and_then(|secret| secret.data)
+                    .and_then(|entries| Keys::of(&entries));
                 keys.map(Arc::new).ok_or(Refusal::NoSecret)
             }
             Err(error) => {
                 tracing::warn!(%error, namespace, name, "the Secret of a webhook cannot be read; deliveries are rejected");
-                Err(if error.kind() == ErrorKind::Forbidden { Refusal::NoSecret } else { Refusal::Unavailable })
+                Err(if error.kind() == ErrorKind::Forbidden {
+                    Refusal::NoSecret
+                } else {
+                    Refusal::Unavailable
+                })
             }
         }
     }

@@ -15,7 +15,11 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Address of /metrics, /healthz and /readyz, and of /api, which accepts tokens of the audience pawl-server; plain
     /// HTTP, for clients within the cluster only.
-    #[arg(long, env = "PAWL_SERVER_METRICS_LISTEN", default_value = "0.0.0.0:8080")]
+    #[arg(
+        long,
+        env = "PAWL_SERVER_METRICS_LISTEN",
+        default_value = "0.0.0.0:8080"
+    )]
     pub metrics_listen: SocketAddr,
     /// Certificate chain for the forges' address, PEM, reloaded when it changes; without it plain HTTP, for use behind
     /// a TLS proxy.

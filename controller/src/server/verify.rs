@@ -48,7 +48,10 @@ enum Begun {
     /// The secret itself was sent and is correct.
     Known,
     /// Signatures in progress, one per secret, and the sent ones.
-    Signatures { with: Vec<hmac::Context>, sent: Vec<Vec<u8>> },
+    Signatures {
+        with: Vec<hmac::Context>,
+        sent: Vec<Vec<u8>>,
+    },
 }
 
 impl Check {
@@ -58,25 +61,58 @@ impl Check {
     /// `NoProof`, `WrongProof`, `Malformed`.
     pub fn begin(headers: &HeaderMap, keys: &Keys) -> Result<Self, Refusal> {
         let forge = Forge::of(|header| headers.contains_key(header));
-        let proof = forge.proofs.iter().find(|proof| headers.contains_key(proof.header())).ok_or(Refusal::NoProof)?;
+        let proof = forge
+            .proofs
+            .iter()
+            .find(|proof| headers.contains_key(proof.header()))
+            .ok_or(Refusal::NoProof)?;
         let given = one(headers, proof.header())?.ok_or(Refusal::NoProof)?;
-        let known = |known: bool| if known { Ok(Begun::Known) } else { Err(Refusal::WrongProof) };
+        let known = |known: bool| {
+            if known {
+                Ok(Begun::Known)
+            } else {
+                Err(Refusal::WrongProof)
+            }
+        };
         let proof = match *proof {
             Proof::Hex { prefix, .. } => {
-                let tag = text(given).and_then(|given| given.strip_prefix(prefix)).and_then(|digits| hex::decode(digits).ok());
+                let tag = text(given)
+                    .and_then(|given| given.strip_prefix(prefix))
+                    .and_then(|digits| hex::decode(digits).ok());
                 let sent = vec![tag.ok_or(Refusal::WrongProof)?];
-                Begun::Signatures { with: keys.iter().map(Key::sign).collect(), sent }
+                Begun::Signatures {
+                    with: keys.iter().map(Key::sign).collect(),
+                    sent,
+                }
             }
             Proof::Standard => standard(headers, given, keys)?,
             Proof::Token(_) => known(keys.any_is(given.as_bytes()))?,
-            Proof::Authorization => known(authorization(given).is_some_and(|secret| keys.any_is(&secret)))?,
+            Proof::Authorization => {
+                known(authorization(given).is_some_and(|secret| keys.any_is(&secret)))?
+            }
         };
-        let event = forge.event.map_or(Ok(None), |header| one(headers, header))?.and_then(text).map(word);
-        let ids = forge.ids.iter().find(|header| headers.contains_key(**header));
-        let id = ids.map_or(Ok(None), |header| one(headers, header))?.and_then(text).map(word);
+        let event = forge
+            .event
+            .map_or(Ok(None), |header| one(headers, header))?
+            .and_then(text)
+            .map(word);
+        let ids = forge
+            .ids
+            .iter()
+            .find(|header| headers.contains_key(**header));
+        let id = ids
+            .map_or(Ok(None), |header| one(headers, header))?
+            .and_then(text)
+            .map(word);
         // Only after authentication.
         let kept = (forge.in_body && matches!(proof, Begun::Known)).then(Vec::new);
-        Ok(Self { forge, event, id: id.filter(|id| !id.is_empty()), proof, kept })
+        Ok(Self {
+            forge,
+            event,
+            id: id.filter(|id| !id.is_empty()),
+            proof,
+            kept,
+        })
     }
 
     pub fn update(&mut self, piece: &[u8]) {
@@ -98,16 +134,28 @@ impl Check {
     pub fn end(mut self) -> Result<Signed, Refusal> {
         if let Begun::Signatures { with, sent } = self.proof {
             let made: Vec<hmac::Tag> = with.into_iter().map(hmac::Context::sign).collect();
-            let is_made = |sent: &Vec<u8>| made.iter().fold(false, |found, tag| found | same_signature(tag.as_ref(), sent));
+            let is_made = |sent: &Vec<u8>| {
+                made.iter().fold(false, |found, tag| {
+                    found | same_signature(tag.as_ref(), sent)
+                })
+            };
             if !sent.iter().any(is_made) {
                 return Err(Refusal::WrongProof);
             }
         }
         if let Some(kept) = self.kept.take() {
             let said: InBody = serde_json::from_slice(&kept).unwrap_or_default();
-            (self.event, self.id) = (said.event_type.as_deref().map(word), said.id.as_deref().map(word));
+            (self.event, self.id) = (
+                said.event_type.as_deref().map(word),
+                said.id.as_deref().map(word),
+            );
         }
-        Ok(Signed { forge: self.forge.name, moves: self.forge.moves(self.event.as_deref()), event: self.event, id: self.id })
+        Ok(Signed {
+            forge: self.forge.name,
+            moves: self.forge.moves(self.event.as_deref()),
+            event: self.event,
+            id: self.id,
+        })
     }
 }
 
@@ -121,16 +169,28 @@ struct InBody {
 
 /// Starts a proof by Standard Webhooks.
 fn standard(headers: &HeaderMap, given: &HeaderValue, keys: &Keys) -> Result<Begun, Refusal> {
-    let needed = |header| one(headers, header)?.and_then(text).ok_or(Refusal::Malformed);
+    let needed = |header| {
+        one(headers, header)?
+            .and_then(text)
+            .ok_or(Refusal::Malformed)
+    };
     let (id, time) = (needed(STANDARD_ID)?, needed(STANDARD_TIME)?);
-    let tags = text(given).unwrap_or_default().split_ascii_whitespace().take(SIGNATURES);
-    let sent: Vec<_> = tags.filter_map(|tag| STANDARD.decode(tag.strip_prefix("v1,")?).ok()).collect();
+    let tags = text(given)
+        .unwrap_or_default()
+        .split_ascii_whitespace()
+        .take(SIGNATURES);
+    let sent: Vec<_> = tags
+        .filter_map(|tag| STANDARD.decode(tag.strip_prefix("v1,")?).ok())
+        .collect();
     let with = keys.iter().map(|key| {
         let mut context = key.sign_standard();
         context.update(format!("{id}.{time}.").as_bytes());
         context
     });
-    Ok(Begun::Signatures { with: with.collect(), sent })
+    Ok(Begun::Signatures {
+        with: with.collect(),
+        sent,
+    })
 }
 
 /// The secret in an `Authorization` header: a bearer token, or the password of any user.

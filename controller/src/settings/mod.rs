@@ -21,7 +21,11 @@ pub struct Settings {
     #[arg(long, env = "PAWL_RUNNER_IMAGE_PULL_POLICY", value_parser = ["Always", "IfNotPresent", "Never", ""])]
     pub runner_image_pull_policy: Option<String>,
     /// Secret in each run's namespace with credentials for that image's registry; may be repeated.
-    #[arg(long = "runner-image-pull-secret", env = "PAWL_RUNNER_IMAGE_PULL_SECRETS", value_delimiter = ',')]
+    #[arg(
+        long = "runner-image-pull-secret",
+        env = "PAWL_RUNNER_IMAGE_PULL_SECRETS",
+        value_delimiter = ','
+    )]
     pub runner_image_pull_secrets: Vec<String>,
     /// Node disk that pods request, as a quantity, for runs without resources; none when empty.
     #[arg(long, env = "PAWL_RUNNER_EPHEMERAL_STORAGE")]
@@ -101,13 +105,22 @@ pub struct Settings {
 
 impl Settings {
     pub fn has_datastore(&self) -> bool {
-        self.datastore_url.as_ref().is_some_and(|url| !url.is_empty())
+        self.datastore_url
+            .as_ref()
+            .is_some_and(|url| !url.is_empty())
     }
 
     pub fn datastore(&self) -> Option<Datastore> {
-        let url = self.datastore_url.as_deref().filter(|_| self.has_datastore())?;
+        let url = self
+            .datastore_url
+            .as_deref()
+            .filter(|_| self.has_datastore())?;
         let (authority, token) = (self.datastore_ca.clone(), self.datastore_token.clone());
-        Some(Datastore::new(url, authority.unwrap_or_default(), token.unwrap_or_default()))
+        Some(Datastore::new(
+            url,
+            authority.unwrap_or_default(),
+            token.unwrap_or_default(),
+        ))
     }
 
     /// The namespaces to watch; `None` means all.
@@ -118,10 +131,18 @@ impl Settings {
 
 /// The listed namespaces; `None` means all.
 pub fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
-    let mut named: Vec<&str> = namespaces.iter().map(|n| n.trim()).filter(|n| !n.is_empty()).collect();
+    let mut named: Vec<&str> = namespaces
+        .iter()
+        .map(|n| n.trim())
+        .filter(|n| !n.is_empty())
+        .collect();
     named.sort_unstable();
     named.dedup();
-    if named.is_empty() { vec![None] } else { named.into_iter().map(|n| Some(n.to_owned())).collect() }
+    if named.is_empty() {
+        vec![None]
+    } else {
+        named.into_iter().map(|n| Some(n.to_owned())).collect()
+    }
 }
 
 impl Default for Settings {
@@ -165,7 +186,11 @@ mod tests {
     #[test]
     fn no_namespace_means_all() {
         let of = |names: &[&str]| {
-            Settings { watch_namespaces: names.iter().map(ToString::to_string).collect(), ..Settings::default() }.scopes()
+            Settings {
+                watch_namespaces: names.iter().map(ToString::to_string).collect(),
+                ..Settings::default()
+            }
+            .scopes()
         };
         assert_eq!(of(&[]), [None]);
         assert_eq!(of(&[""]), [None], "an empty value of the chart");

@@ -12,8 +12,14 @@ pub struct SharedStates(Vec<Vec<String>>);
 impl SharedStates {
     /// The namespaces whose runs queue with those of this one, including itself.
     pub fn group<'a>(&'a self, namespace: &'a str) -> Vec<&'a str> {
-        let listed = self.0.iter().find(|group| group.iter().any(|name| name == namespace));
-        listed.map_or_else(|| vec![namespace], |group| group.iter().map(String::as_str).collect())
+        let listed = self
+            .0
+            .iter()
+            .find(|group| group.iter().any(|name| name == namespace));
+        listed.map_or_else(
+            || vec![namespace],
+            |group| group.iter().map(String::as_str).collect(),
+        )
     }
 
     /// The name of a namespace's group: its first member, which is in no other group.
@@ -36,8 +42,8 @@ impl FromStr for SharedStates {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        let mut groups: Vec<Vec<String>> =
-            serde_json::from_str(text).map_err(|error| format!("namespaces that share: {error}"))?;
+        let mut groups: Vec<Vec<String>> = serde_json::from_str(text)
+            .map_err(|error| format!("namespaces that share: {error}"))?;
         for group in &mut groups {
             group.sort_unstable();
             group.dedup();
@@ -62,18 +68,31 @@ mod tests {
     #[test]
     fn namespace_shares_states_within_its_group() {
         let shared: SharedStates = r#"[["b","a"],["c"]]"#.parse().unwrap();
-        assert_eq!((shared.group("a"), shared.group("b"), shared.group("x")), (vec!["a", "b"], vec!["a", "b"], vec!["x"]));
-        assert_eq!((shared.scope("b"), shared.scope("c"), shared.scope("x")), ("a", "c", "x"));
+        assert_eq!(
+            (shared.group("a"), shared.group("b"), shared.group("x")),
+            (vec!["a", "b"], vec!["a", "b"], vec!["x"])
+        );
+        assert_eq!(
+            (shared.scope("b"), shared.scope("c"), shared.scope("x")),
+            ("a", "c", "x")
+        );
         assert_eq!(shared.lease_name("a", "k"), shared.lease_name("b", "k"));
         assert_ne!(shared.lease_name("a", "k"), shared.lease_name("x", "k"));
-        assert_eq!(r#"[["a","b"],["c"]]"#.parse(), Ok(shared), "in whichever order");
+        assert_eq!(
+            r#"[["a","b"],["c"]]"#.parse(),
+            Ok(shared),
+            "in whichever order"
+        );
         assert_eq!("".parse(), Ok(SharedStates::default()));
     }
 
     #[test]
     fn invalid_groups_are_rejected() {
-        for (text, said) in [(r#"[["a","b"],["b"]]"#, "b is in two groups"), (r#"[["a",""]]"#, "empty"), (r#"["a"]"#, "expected")]
-        {
+        for (text, said) in [
+            (r#"[["a","b"],["b"]]"#, "b is in two groups"),
+            (r#"[["a",""]]"#, "empty"),
+            (r#"["a"]"#, "expected"),
+        ] {
             let error = text.parse::<SharedStates>().unwrap_err();
             assert!(error.contains(said), "{error}");
         }

@@ -68,7 +68,10 @@ impl Bounds {
         match scope {
             Scope::Whole => self.whole,
             Scope::Namespace(_) => self.per_namespace,
-            Scope::Repository(namespace, name) => self.repositories.get(&(namespace.clone(), name.clone())).copied(),
+            Scope::Repository(namespace, name) => self
+                .repositories
+                .get(&(namespace.clone(), name.clone()))
+                .copied(),
         }
     }
 }
@@ -80,7 +83,9 @@ pub struct Open(BTreeMap<Scope, [u32; 2]>);
 impl Open {
     /// Number of open attempts of a class in a scope.
     pub fn count(&self, class: Class, scope: &Scope) -> u32 {
-        let Some([plans, applies]) = self.0.get(scope) else { return 0 };
+        let Some([plans, applies]) = self.0.get(scope) else {
+            return 0;
+        };
         match class {
             Class::Plan => *plans,
             Class::Apply => *applies,
@@ -99,8 +104,14 @@ impl Open {
 
     pub fn remove(&mut self, class: Class, scopes: &[Scope]) {
         for scope in scopes {
-            let Some([plans, applies]) = self.0.get_mut(scope) else { continue };
-            let count = if class == Class::Plan { &mut *plans } else { &mut *applies };
+            let Some([plans, applies]) = self.0.get_mut(scope) else {
+                continue;
+            };
+            let count = if class == Class::Plan {
+                &mut *plans
+            } else {
+                &mut *applies
+            };
             *count = count.saturating_sub(1);
             if *plans == 0 && *applies == 0 {
                 self.0.remove(scope);
@@ -109,10 +120,18 @@ impl Open {
     }
 
     /// The first of these scopes that is full, and its bound.
-    pub fn full<'a>(&self, class: Class, scopes: &'a [Scope], bounds: &Bounds) -> Option<(&'a Scope, u32)> {
-        scopes
-            .iter()
-            .find_map(|scope| bounds.of(scope).filter(|bound| self.count(class, scope) >= *bound).map(|bound| (scope, bound)))
+    pub fn full<'a>(
+        &self,
+        class: Class,
+        scopes: &'a [Scope],
+        bounds: &Bounds,
+    ) -> Option<(&'a Scope, u32)> {
+        scopes.iter().find_map(|scope| {
+            bounds
+                .of(scope)
+                .filter(|bound| self.count(class, scope) >= *bound)
+                .map(|bound| (scope, bound))
+        })
     }
 
     #[cfg(test)]
@@ -150,13 +169,22 @@ pub struct Full {
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { class, scope, open, bound, before } = self;
+        let Self {
+            class,
+            scope,
+            open,
+            bound,
+            before,
+        } = self;
         let what = match class {
             Class::Plan => "attempts",
             Class::Apply => "approved applies",
         };
         // Written once, when the run begins to wait.
-        write!(f, "waits for a slot, {before} before it when it began to wait: {open} of {bound} {what}")?;
+        write!(
+            f,
+            "waits for a slot, {before} before it when it began to wait: {open} of {bound} {what}"
+        )?;
         match scope {
             Scope::Whole => {}
             Scope::Namespace(namespace) => write!(f, " in namespace {namespace}")?,
@@ -167,7 +195,11 @@ impl fmt::Display for Full {
 }
 
 /// The runs of a queue that may take a slot now, in order.
-pub fn admitted<'a>(line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>, open: &Open, bounds: &Bounds) -> Vec<&'a Place> {
+pub fn admitted<'a>(
+    line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>,
+    open: &Open,
+    bounds: &Bounds,
+) -> Vec<&'a Place> {
     let mut open = open.clone();
     let mut all = Vec::new();
     for (place, scopes) in line {
@@ -183,9 +215,20 @@ pub fn admitted<'a>(line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>, o
 ///
 /// # Errors
 /// Why it has to wait.
-pub fn ask(me: &Place, scopes: &[Scope], line: &Line, open: &Open, bounds: &Bounds) -> Result<(), Full> {
-    let first =
-        Place { rank: Rank::Person, since: Timestamp::MIN, namespace: Box::default(), name: Box::default(), ..me.clone() };
+pub fn ask(
+    me: &Place,
+    scopes: &[Scope],
+    line: &Line,
+    open: &Open,
+    bounds: &Bounds,
+) -> Result<(), Full> {
+    let first = Place {
+        rank: Rank::Person,
+        since: Timestamp::MIN,
+        namespace: Box::default(),
+        name: Box::default(),
+        ..me.clone()
+    };
     let before = || line.range(first.clone()..me.clone());
     let full = open.full(me.class, scopes, bounds).or_else(|| {
         // Runs before it that may take a slot, but have not yet, count as open.
@@ -197,17 +240,33 @@ pub fn ask(me: &Place, scopes: &[Scope], line: &Line, open: &Open, bounds: &Boun
         }
         open.full(me.class, scopes, bounds)
     });
-    let Some((scope, bound)) = full else { return Ok(()) };
+    let Some((scope, bound)) = full else {
+        return Ok(());
+    };
     let before = before().filter(|(_, of)| of.contains(scope)).count();
     let open = open.count(me.class, scope);
-    Err(Full { class: me.class, scope: scope.clone(), open, bound, before })
+    Err(Full {
+        class: me.class,
+        scope: scope.clone(),
+        open,
+        bound,
+        before,
+    })
 }
 
 /// Whether a run waits for a slot of this class in one of these scopes that is full.
 pub fn wanted(class: Class, scopes: &[Scope], line: &Line, open: &Open, bounds: &Bounds) -> bool {
-    let full: BTreeSet<_> =
-        scopes.iter().filter(|scope| open.full(class, std::slice::from_ref(*scope), bounds).is_some()).collect();
-    !full.is_empty() && line.iter().any(|(place, of)| place.class == class && of.iter().any(|scope| full.contains(scope)))
+    let full: BTreeSet<_> = scopes
+        .iter()
+        .filter(|scope| {
+            open.full(class, std::slice::from_ref(*scope), bounds)
+                .is_some()
+        })
+        .collect();
+    !full.is_empty()
+        && line
+            .iter()
+            .any(|(place, of)| place.class == class && of.iter().any(|scope| full.contains(scope)))
 }
 
 #[cfg(test)]
@@ -216,17 +275,30 @@ mod tests {
 
     fn place(class: Class, rank: Rank, second: i64, namespace: &str, name: &str) -> Place {
         let since = Timestamp::from_second(second).unwrap();
-        Place { class, rank, since, namespace: namespace.into(), name: name.into() }
+        Place {
+            class,
+            rank,
+            since,
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 
     fn scopes(namespace: &str, repository: Option<&str>) -> Box<[Scope]> {
         let repository = repository.map(|name| Scope::Repository(namespace.into(), name.into()));
-        [Scope::Whole, Scope::Namespace(namespace.into())].into_iter().chain(repository).collect()
+        [Scope::Whole, Scope::Namespace(namespace.into())]
+            .into_iter()
+            .chain(repository)
+            .collect()
     }
 
     fn bounds(whole: u32, per_namespace: u32, repository: u32) -> Bounds {
         let repositories = BTreeMap::from([((Box::from("a"), Box::from("r")), repository)]);
-        Bounds { whole: Some(whole), per_namespace: Some(per_namespace), repositories }
+        Bounds {
+            whole: Some(whole),
+            per_namespace: Some(per_namespace),
+            repositories,
+        }
     }
 
     fn names(places: &[&Place]) -> Vec<String> {
@@ -237,10 +309,22 @@ mod tests {
     fn line_is_ordered_by_rank_then_age() {
         use Rank::{Commit, Person, Schedule};
         let line: Line = [
-            (place(Class::Plan, Schedule, 1, "a", "drift"), scopes("a", None)),
-            (place(Class::Plan, Commit, 3, "a", "late"), scopes("a", None)),
-            (place(Class::Plan, Commit, 2, "b", "early"), scopes("b", None)),
-            (place(Class::Plan, Person, 9, "b", "alice"), scopes("b", None)),
+            (
+                place(Class::Plan, Schedule, 1, "a", "drift"),
+                scopes("a", None),
+            ),
+            (
+                place(Class::Plan, Commit, 3, "a", "late"),
+                scopes("a", None),
+            ),
+            (
+                place(Class::Plan, Commit, 2, "b", "early"),
+                scopes("b", None),
+            ),
+            (
+                place(Class::Plan, Person, 9, "b", "alice"),
+                scopes("b", None),
+            ),
         ]
         .into();
         for (whole, wanted) in [
@@ -250,7 +334,15 @@ mod tests {
             (3, &["alice", "early", "late"]),
             (9, &["alice", "early", "late", "drift"]),
         ] {
-            assert_eq!(names(&admitted(line.iter(), &Open::default(), &bounds(whole, 9, 9))), wanted, "{whole}");
+            assert_eq!(
+                names(&admitted(
+                    line.iter(),
+                    &Open::default(),
+                    &bounds(whole, 9, 9)
+                )),
+                wanted,
+                "{whole}"
+            );
         }
     }
 
@@ -258,45 +350,111 @@ mod tests {
     fn own_bound_blocks_no_other_scope() {
         let rank = Rank::Commit;
         let line: Line = [
-            (place(Class::Plan, rank, 1, "a", "one"), scopes("a", Some("r"))),
+            (
+                place(Class::Plan, rank, 1, "a", "one"),
+                scopes("a", Some("r")),
+            ),
             (place(Class::Plan, rank, 2, "a", "two"), scopes("a", None)),
             (place(Class::Plan, rank, 3, "a", "three"), scopes("a", None)),
             (place(Class::Plan, rank, 4, "b", "four"), scopes("b", None)),
         ]
         .into();
         let of = |bounds: &Bounds, open: &Open| names(&admitted(line.iter(), open, bounds));
-        assert_eq!(of(&bounds(9, 2, 0), &Open::default()), ["two", "three", "four"], "the repository's");
-        assert_eq!(of(&bounds(9, 1, 9), &Open::default()), ["one", "four"], "the namespace's");
+        assert_eq!(
+            of(&bounds(9, 2, 0), &Open::default()),
+            ["two", "three", "four"],
+            "the repository's"
+        );
+        assert_eq!(
+            of(&bounds(9, 1, 9), &Open::default()),
+            ["one", "four"],
+            "the namespace's"
+        );
         let mut open = Open::default();
         open.add(Class::Plan, &scopes("a", None));
         assert_eq!(of(&bounds(2, 1, 9), &open), ["four"], "what is open counts");
         open.remove(Class::Plan, &scopes("a", None));
         assert!(open.is_empty());
         open.add(Class::Apply, &scopes("a", None));
-        assert_eq!(of(&bounds(1, 1, 9), &open), ["one"], "an apply takes nothing from plans");
+        assert_eq!(
+            of(&bounds(1, 1, 9), &open),
+            ["one"],
+            "an apply takes nothing from plans"
+        );
     }
 
     #[test]
     fn waiting_run_reports_scope_and_position() {
         let rank = Rank::Commit;
-        let mut line: Line = (1..=2).map(|n| (place(Class::Plan, rank, n, "a", "x"), scopes("a", None))).collect();
-        line.insert(place(Class::Plan, Rank::Schedule, 0, "b", "y"), scopes("b", None));
+        let mut line: Line = (1..=2)
+            .map(|n| (place(Class::Plan, rank, n, "a", "x"), scopes("a", None)))
+            .collect();
+        line.insert(
+            place(Class::Plan, Rank::Schedule, 0, "b", "y"),
+            scopes("b", None),
+        );
         line.insert(place(Class::Apply, rank, 0, "a", "z"), scopes("a", None));
         let mut open = Open::default();
         open.add(Class::Plan, &scopes("b", None));
-        let ask = |me: &Place, of: &str, open: &Open, bounds: &Bounds| super::ask(me, &scopes(of, None), &line, open, bounds);
+        let ask = |me: &Place, of: &str, open: &Open, bounds: &Bounds| {
+            super::ask(me, &scopes(of, None), &line, open, bounds)
+        };
         let me = place(Class::Plan, rank, 3, "a", "me");
         let full = ask(&me, "a", &open, &bounds(1, 9, 9)).unwrap_err();
-        assert_eq!(full.to_string(), "waits for a slot, 2 before it when it began to wait: 1 of 1 attempts are open");
+        assert_eq!(
+            full.to_string(),
+            "waits for a slot, 2 before it when it began to wait: 1 of 1 attempts are open"
+        );
         let full = ask(&me, "a", &open, &bounds(9, 2, 9)).unwrap_err();
         let text = "waits for a slot, 2 before it when it began to wait: 0 of 2 attempts in namespace a are open";
         assert_eq!(full.to_string(), text, "two are about to");
         assert_eq!(ask(&me, "a", &open, &bounds(4, 3, 9)), Ok(()));
-        assert_eq!(ask(&place(Class::Apply, rank, 9, "a", "me"), "a", &open, &bounds(2, 2, 9)), Ok(()));
-        assert_eq!(ask(&place(Class::Plan, Rank::Person, 9, "b", "me"), "b", &open, &bounds(2, 2, 9)), Ok(()), "a person");
-        assert!(wanted(Class::Plan, &scopes("b", None), &line, &open, &bounds(1, 9, 9)));
-        assert!(!wanted(Class::Plan, &scopes("b", None), &line, &open, &bounds(2, 9, 9)), "not full");
-        assert!(!wanted(Class::Plan, &scopes("c", None), &line, &open, &bounds(9, 1, 9)), "another namespace's");
+        assert_eq!(
+            ask(
+                &place(Class::Apply, rank, 9, "a", "me"),
+                "a",
+                &open,
+                &bounds(2, 2, 9)
+            ),
+            Ok(())
+        );
+        assert_eq!(
+            ask(
+                &place(Class::Plan, Rank::Person, 9, "b", "me"),
+                "b",
+                &open,
+                &bounds(2, 2, 9)
+            ),
+            Ok(()),
+            "a person"
+        );
+        assert!(wanted(
+            Class::Plan,
+            &scopes("b", None),
+            &line,
+            &open,
+            &bounds(1, 9, 9)
+        ));
+        assert!(
+            !wanted(
+                Class::Plan,
+                &scopes("b", None),
+                &line,
+                &open,
+                &bounds(2, 9, 9)
+            ),
+            "not full"
+        );
+        assert!(
+            !wanted(
+                Class::Plan,
+                &scopes("c", None),
+                &line,
+                &open,
+                &bounds(9, 1, 9)
+            ),
+            "another namespace's"
+        );
     }
 
     /// splitmix64.
@@ -315,31 +473,55 @@ mod tests {
             let mut chance = seed;
             let mut below = |limit: u64| next(&mut chance) % limit;
             let of = |n: u64| ["a", "b", "c"][usize::try_from(n).unwrap()];
-            let bounds =
-                bounds(u32::try_from(below(7)).unwrap(), u32::try_from(below(5)).unwrap(), u32::try_from(below(3)).unwrap());
+            let bounds = bounds(
+                u32::try_from(below(7)).unwrap(),
+                u32::try_from(below(5)).unwrap(),
+                u32::try_from(below(3)).unwrap(),
+            );
             let (mut line, mut open) = (Line::new(), Open::default());
             for n in 0..below(12) {
-                let class = if below(3) == 0 { Class::Apply } else { Class::Plan };
-                let rank = [Rank::Person, Rank::Commit, Rank::Schedule][usize::try_from(below(3)).unwrap()];
+                let class = if below(3) == 0 {
+                    Class::Apply
+                } else {
+                    Class::Plan
+                };
+                let rank = [Rank::Person, Rank::Commit, Rank::Schedule]
+                    [usize::try_from(below(3)).unwrap()];
                 let namespace = of(below(3));
                 let repository = (below(2) == 0).then_some("r");
                 let name = format!("n{n}");
                 let second = i64::try_from(below(4)).unwrap();
-                line.insert(place(class, rank, second, namespace, &name), scopes(namespace, repository));
+                line.insert(
+                    place(class, rank, second, namespace, &name),
+                    scopes(namespace, repository),
+                );
             }
             for _ in 0..below(5) {
-                open.add(Class::Plan, &scopes(of(below(3)), (below(2) == 0).then_some("r")));
+                open.add(
+                    Class::Plan,
+                    &scopes(of(below(3)), (below(2) == 0).then_some("r")),
+                );
             }
             let served = admitted(line.iter(), &open, &bounds);
             let mut after = open.clone();
             for (place, of) in &line {
                 let has = served.contains(&place);
-                assert_eq!(ask(place, of, &line, &open, &bounds).is_ok(), has, "{seed}: {place:?}");
+                assert_eq!(
+                    ask(place, of, &line, &open, &bounds).is_ok(),
+                    has,
+                    "{seed}: {place:?}"
+                );
                 if has {
-                    assert!(after.full(place.class, of, &bounds).is_none(), "{seed}: a bound is passed by {place:?}");
+                    assert!(
+                        after.full(place.class, of, &bounds).is_none(),
+                        "{seed}: a bound is passed by {place:?}"
+                    );
                     after.add(place.class, of);
                 } else {
-                    assert!(after.full(place.class, of, &bounds).is_some(), "{seed}: {place:?} is passed over");
+                    assert!(
+                        after.full(place.class, of, &bounds).is_some(),
+                        "{seed}: {place:?} is passed over"
+                    );
                 }
             }
         }

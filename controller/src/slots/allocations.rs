@@ -38,7 +38,9 @@ impl Allocations {
             self.forget(key, before);
         }
         let Some(mut entry) = Entry::of(run) else {
-            if before.is_some_and(|before| before.counts().next().is_some() || before.waits.is_some()) {
+            if before
+                .is_some_and(|before| before.counts().next().is_some() || before.waits.is_some())
+            {
                 self.serve();
             }
             return;
@@ -46,15 +48,25 @@ impl Allocations {
         if let Some(before) = &before {
             entry.follows(before);
         }
-        entry.kept = before.as_ref().and_then(|before| before.kept).filter(|kept| match kept.until {
-            Until::Look => true,
-            Until::Heard(_) => entry.open != Some(kept.class),
-            Until::Seen(written) => version < written,
+        entry.kept = before
+            .as_ref()
+            .and_then(|before| before.kept)
+            .filter(|kept| match kept.until {
+                Until::Look => true,
+                Until::Heard(_) => entry.open != Some(kept.class),
+                Until::Seen(written) => version < written,
+            });
+        let freed = before.as_ref().is_some_and(|before| {
+            before
+                .counts()
+                .any(|class| !entry.counts().any(|now| now == class))
         });
-        let freed = before.as_ref().is_some_and(|before| before.counts().any(|class| !entry.counts().any(|now| now == class)));
         let left = entry.waits.is_none() && before.is_some_and(|before| before.waits.is_some());
         self.count(key, &entry);
-        let turn = entry.waits.as_ref().is_some_and(|place| self.ask(place, &entry.scopes).is_ok());
+        let turn = entry
+            .waits
+            .as_ref()
+            .is_some_and(|place| self.ask(place, &entry.scopes).is_ok());
         if turn {
             self.wakers.send(&key.0, &key.1);
         }
@@ -122,7 +134,9 @@ impl Allocations {
     pub(super) fn wake_held(&self, full: &Full) {
         for key in &self.held {
             let entry = self.runs.get(key);
-            if entry.is_some_and(|entry| entry.open == Some(full.class) && entry.scopes.contains(&full.scope)) {
+            if entry.is_some_and(|entry| {
+                entry.open == Some(full.class) && entry.scopes.contains(&full.scope)
+            }) {
                 self.wakers.send(&key.0, &key.1);
             }
         }

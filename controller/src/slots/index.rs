@@ -67,7 +67,11 @@ impl Slots {
             per_namespace: settings.max_concurrent_runs_per_namespace,
             repositories: BTreeMap::new(),
         };
-        Self(Mutex::new(Allocations { bounds, wakers, ..Allocations::default() }))
+        Self(Mutex::new(Allocations {
+            bounds,
+            wakers,
+            ..Allocations::default()
+        }))
     }
 
     /// The slot of a run, without a new request; and whether other runs wait for the slot of its held pod.
@@ -76,14 +80,32 @@ impl Slots {
         if inner.bounds == Bounds::default() {
             return (Slot::Free, false);
         }
-        let Some(entry) = inner.runs.get(&name_of(run)) else { return (Slot::Unasked, false) };
-        let is_wanted =
-            entry.held && entry.open.is_some_and(|class| wanted(class, &entry.scopes, &inner.line, &inner.open, &inner.bounds));
+        let Some(entry) = inner.runs.get(&name_of(run)) else {
+            return (Slot::Unasked, false);
+        };
+        let is_wanted = entry.held
+            && entry.open.is_some_and(|class| {
+                wanted(
+                    class,
+                    &entry.scopes,
+                    &inner.line,
+                    &inner.open,
+                    &inner.bounds,
+                )
+            });
         let slot = match (entry.kept, &entry.waits) {
-            _ if entry.scopes.iter().all(|scope| inner.bounds.of(scope).is_none()) => Slot::Free,
+            _ if entry
+                .scopes
+                .iter()
+                .all(|scope| inner.bounds.of(scope).is_none()) =>
+            {
+                Slot::Free
+            }
             (Some(kept), _) => Slot::Taken(kept.class),
             (None, Some(place)) if entry.open == Some(place.class) => Slot::Unasked,
-            (None, Some(place)) => inner.ask(place, &entry.scopes).map_or_else(Slot::Full, |()| Slot::Unasked),
+            (None, Some(place)) => inner
+                .ask(place, &entry.scopes)
+                .map_or_else(Slot::Full, |()| Slot::Unasked),
             (None, None) => Slot::Unasked,
         };
         (slot, is_wanted)
@@ -95,14 +117,21 @@ impl Slots {
         let mut inner = self.lock();
         let key = Key::new(name_of(run));
         // The watch shows a run before its reconcile, so the run is gone.
-        let Some(mut entry) = inner.runs.get(&key).cloned() else { return Slot::Free };
+        let Some(mut entry) = inner.runs.get(&key).cloned() else {
+            return Slot::Free;
+        };
         if entry.counts().any(|counted| counted == class) {
             return Slot::Taken(class);
         }
-        let Some(place) = place(run).map(|place| Place { class, ..place }) else { return Slot::Free };
+        let Some(place) = place(run).map(|place| Place { class, ..place }) else {
+            return Slot::Free;
+        };
         match inner.ask(&place, &entry.scopes) {
             Ok(()) => {
-                entry.kept = Some(Kept { class, until: Until::Look });
+                entry.kept = Some(Kept {
+                    class,
+                    until: Until::Look,
+                });
                 entry.waits = None;
                 inner.change(&key, entry);
                 Slot::Taken(class)
@@ -118,13 +147,20 @@ impl Slots {
 
     /// A write that uses the reserved slot is being sent.
     pub fn sends(&self, run: &impl ResourceExt, now: Timestamp) {
-        self.lock()
-            .keeps(&Key::new(name_of(run)), |until| if matches!(until, Until::Seen(_)) { until } else { Until::Heard(now) });
+        self.lock().keeps(&Key::new(name_of(run)), |until| {
+            if matches!(until, Until::Seen(_)) {
+                until
+            } else {
+                Until::Heard(now)
+            }
+        });
     }
 
     /// That write was carried out, as this version, or was refused (`None`).
     pub fn heard(&self, run: &impl ResourceExt, version: Option<u64>) {
-        self.lock().keeps(&Key::new(name_of(run)), |_| version.map_or(Until::Look, Until::Seen));
+        self.lock().keeps(&Key::new(name_of(run)), |_| {
+            version.map_or(Until::Look, Until::Seen)
+        });
     }
 
     /// A reconcile of a run has ended: returns a reserved slot that it did not use, and removes the run from the queue unless it `waits`.
@@ -133,14 +169,20 @@ impl Slots {
         let (mut inner, key) = (self.lock(), Key::new(name_of(run)));
         let mut entry = inner.runs.get(&key)?.clone();
         let due = match entry.kept.map(|kept| kept.until) {
-            Some(Until::Heard(at)) => Some(at.checked_add(LANDS).unwrap_or(Timestamp::MAX)).filter(|due| now < *due),
+            Some(Until::Heard(at)) => {
+                Some(at.checked_add(LANDS).unwrap_or(Timestamp::MAX)).filter(|due| now < *due)
+            }
             Some(Until::Look | Until::Seen(_)) | None => None,
         };
         let before = entry.clone();
         if !waits {
             entry.waits = None;
         }
-        if due.is_none() && entry.kept.is_some_and(|kept| !matches!(kept.until, Until::Seen(_))) {
+        if due.is_none()
+            && entry
+                .kept
+                .is_some_and(|kept| !matches!(kept.until, Until::Seen(_)))
+        {
             entry.kept = None;
         }
         if entry != before {
@@ -182,11 +224,18 @@ mod tests {
 
     impl Rig {
         fn new(whole: Option<u32>, per_namespace: Option<u32>) -> Self {
-            let settings =
-                Settings { max_concurrent_runs: whole, max_concurrent_runs_per_namespace: per_namespace, ..Settings::default() };
+            let settings = Settings {
+                max_concurrent_runs: whole,
+                max_concurrent_runs_per_namespace: per_namespace,
+                ..Settings::default()
+            };
             let ((wake, woken), wakers) = (unbounded(), Arc::new(Wakers::default()));
             wakers.add(None, wake);
-            Self { slots: Slots::new(&settings, wakers), woken, version: 1 }
+            Self {
+                slots: Slots::new(&settings, wakers),
+                woken,
+                version: 1,
+            }
         }
 
         fn sees(&mut self, run: &mut TerraformRun) -> u64 {
@@ -197,7 +246,9 @@ mod tests {
         }
 
         fn woken(&mut self) -> Vec<String> {
-            let mut all: Vec<_> = std::iter::from_fn(|| self.woken.try_recv().ok()).map(|run| run.1.to_string()).collect();
+            let mut all: Vec<_> = std::iter::from_fn(|| self.woken.try_recv().ok())
+                .map(|run| run.1.to_string())
+                .collect();
             all.dedup();
             all
         }
@@ -224,25 +275,52 @@ mod tests {
 
     fn run(name: &str, second: i64) -> TerraformRun {
         let mut run = testing::named("team", name, second);
-        run.status = Some(TerraformRunStatus { phase: Some(Phase::Pending), ..TerraformRunStatus::default() });
+        run.status = Some(TerraformRunStatus {
+            phase: Some(Phase::Pending),
+            ..TerraformRunStatus::default()
+        });
         run
     }
 
     fn open(run: &mut TerraformRun, is: bool) {
         let status = run.status.as_mut().unwrap();
-        status.attempt = Some(Attempt { number: 1, open: is, ..Attempt::default() });
-        conditions::set(&mut status.conditions, conditions::SUCCEEDED, None, reason::RUNNING, "", None, testing::t0());
+        status.attempt = Some(Attempt {
+            number: 1,
+            open: is,
+            ..Attempt::default()
+        });
+        conditions::set(
+            &mut status.conditions,
+            conditions::SUCCEEDED,
+            None,
+            reason::RUNNING,
+            "",
+            None,
+            testing::t0(),
+        );
     }
 
     fn says(run: &mut TerraformRun, text: &str) {
         let conditions = &mut run.status.as_mut().unwrap().conditions;
-        conditions::set(conditions, conditions::SUCCEEDED, None, reason::SLOTS_FULL, text, None, testing::t0());
+        conditions::set(
+            conditions,
+            conditions::SUCCEEDED,
+            None,
+            reason::SLOTS_FULL,
+            text,
+            None,
+            testing::t0(),
+        );
     }
 
     #[test]
     fn own_attempt_counts_before_the_watch_shows_it() {
         let mut rig = Rig::new(Some(2), None);
-        let mut runs: Vec<_> = ["a", "b", "c", "d"].iter().zip(1..).map(|(name, at)| run(name, at)).collect();
+        let mut runs: Vec<_> = ["a", "b", "c", "d"]
+            .iter()
+            .zip(1..)
+            .map(|(name, at)| run(name, at))
+            .collect();
         for run in &mut runs {
             rig.sees(run);
         }
@@ -252,7 +330,11 @@ mod tests {
         for run in &mut runs {
             rig.sees(run);
         }
-        assert_eq!(rig.slots.lock().open.count(Class::Plan, &Scope::Whole), 2, "and once");
+        assert_eq!(
+            rig.slots.lock().open.count(Class::Plan, &Scope::Whole),
+            2,
+            "and once"
+        );
         assert!(rig.woken().is_empty());
         open(&mut runs[0], false);
         runs[0].status.as_mut().unwrap().phase = Some(Phase::Succeeded);
@@ -271,7 +353,10 @@ mod tests {
         let now = testing::t0();
         assert_eq!(rig.slots.take(&a, Class::Plan), Slot::Taken(Class::Plan));
         rig.slots.sends(&a, now);
-        assert_eq!(rig.slots.looked(&a, false, testing::at(20)), Some(Duration::from_secs(100)));
+        assert_eq!(
+            rig.slots.looked(&a, false, testing::at(20)),
+            Some(Duration::from_secs(100))
+        );
         rig.sees(&mut a);
         assert!(!rig.opens(&mut b));
         rig.sees(&mut b);
@@ -293,7 +378,11 @@ mod tests {
     #[test]
     fn run_that_needs_no_slot_blocks_no_other() {
         let mut rig = Rig::new(Some(1), None);
-        let mut runs: Vec<_> = ["a", "b", "c"].iter().zip(1..).map(|(name, at)| run(name, at)).collect();
+        let mut runs: Vec<_> = ["a", "b", "c"]
+            .iter()
+            .zip(1..)
+            .map(|(name, at)| run(name, at))
+            .collect();
         for run in &mut runs {
             rig.sees(run);
             rig.opens(run);
@@ -307,7 +396,10 @@ mod tests {
         assert_eq!(rig.woken(), ["c"]);
         runs[1].metadata.annotations = Some([(names::CANCEL.to_owned(), "x".to_owned())].into());
         rig.sees(&mut runs[1]);
-        assert!(rig.slots.lock().line.is_empty(), "one that is cancelled waits no more");
+        assert!(
+            rig.slots.lock().line.is_empty(),
+            "one that is cancelled waits no more"
+        );
         assert!(rig.opens(&mut runs[0]));
     }
 
@@ -322,7 +414,10 @@ mod tests {
             rig.slots.apply(&key(run), run);
         }
         assert!(rig.woken().is_empty());
-        assert!(matches!(rig.slots.look(&c).0, Slot::Full(Full { before: 1, .. })));
+        assert!(matches!(
+            rig.slots.look(&c).0,
+            Slot::Full(Full { before: 1, .. })
+        ));
         open(&mut a, false);
         rig.sees(&mut a);
         assert_eq!(rig.slots.look(&b).0, Slot::Unasked, "its turn");
@@ -344,7 +439,12 @@ mod tests {
         let status = a.status.as_mut().unwrap();
         status.phase = Some(Phase::AwaitingApproval);
         let bundle = Some("sha256:2".to_owned());
-        status.plan = Some(crds::PlanStatus { checksum: "sha256:1".into(), attempt: 1, bundle, ..crds::PlanStatus::default() });
+        status.plan = Some(crds::PlanStatus {
+            checksum: "sha256:1".into(),
+            attempt: 1,
+            bundle,
+            ..crds::PlanStatus::default()
+        });
         rig.sees(&mut a);
         rig.sees(&mut b);
         assert_eq!(rig.slots.look(&a), (Slot::Unasked, false));
@@ -366,14 +466,28 @@ mod tests {
         let at = whole_seconds(testing::t0());
         let waits = a.status.as_mut().unwrap();
         waits.phase = Some(Phase::AwaitingApproval);
-        waits.plan = Some(crds::PlanStatus { checksum: "sha256:1".into(), attempt: 1, ..crds::PlanStatus::default() });
+        waits.plan = Some(crds::PlanStatus {
+            checksum: "sha256:1".into(),
+            attempt: 1,
+            ..crds::PlanStatus::default()
+        });
         let mut approved = a.clone();
-        approved.metadata.annotations = Some([(names::APPROVE.to_owned(), "sha256:1".to_owned())].into());
+        approved.metadata.annotations =
+            Some([(names::APPROVE.to_owned(), "sha256:1".to_owned())].into());
         let status = approved.status.as_mut().unwrap();
         let by = "alice".to_owned();
-        status.approval = Some(crds::ApprovalRecord { checksum: Some("sha256:1".into()), by, comment: None, at: at.clone() });
+        status.approval = Some(crds::ApprovalRecord {
+            checksum: Some("sha256:1".into()),
+            by,
+            comment: None,
+            at: at.clone(),
+        });
         let mut leased = approved.clone();
-        leased.status.as_mut().unwrap().lease = Some(crds::StateLease { state_key: "k".into(), name: "n".into(), at });
+        leased.status.as_mut().unwrap().lease = Some(crds::StateLease {
+            state_key: "k".into(),
+            name: "n".into(),
+            at,
+        });
         for (mut goes_over, counts) in [(leased, [1, 1]), (approved.clone(), [1, 0])] {
             for run in [&mut a, &mut goes_over, &mut b] {
                 rig.sees(run);
@@ -382,11 +496,15 @@ mod tests {
             rig.sees(&mut b);
             // The approval is removed.
             rig.sees(&mut a);
-            let counted = [Class::Plan, Class::Apply].map(|class| rig.slots.lock().open.count(class, &Scope::Whole));
+            let counted = [Class::Plan, Class::Apply]
+                .map(|class| rig.slots.lock().open.count(class, &Scope::Whole));
             assert_eq!(counted, counts);
             // And set again: the run does not wait for itself.
             rig.sees(&mut approved);
-            assert_eq!(rig.slots.take(&approved, Class::Apply), Slot::Taken(Class::Apply));
+            assert_eq!(
+                rig.slots.take(&approved, Class::Apply),
+                Slot::Taken(Class::Apply)
+            );
             rig.slots.looked(&a, false, testing::t0());
             for run in [&mut a, &mut b] {
                 open(run, false);
@@ -400,12 +518,12 @@ mod tests {
     fn repository_bound_applies_at_once() {
         let mut rig = Rig::new(None, None);
         let of = |bound: Option<u32>| -> TerraformRepository {
-            let spec = serde_json::json!({"url": "https://git.example.com/a", "maxConcurrentRuns": bound});
+            let spec =
+                serde_json::json!({"url": "https://git.example.com/a", "maxConcurrentRuns": bound});
             let metadata = serde_json::json!({"name": "infra", "namespace": "git"});
             serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": spec})).unwrap()
         };
-        let source =
-            serde_json::json!({"repository": {"name": "infra", "namespace": "git", "revision": "a".repeat(40), "path": "."}});
+        let source = serde_json::json!({"repository": {"name": "infra", "namespace": "git", "revision": "a".repeat(40), "path": "."}});
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         for run in [&mut a, &mut b] {
             run.spec.source = serde_json::from_value(source.clone()).unwrap();

@@ -61,9 +61,16 @@ async fn attempt(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken,
     for _ in 0..TRIES {
         let wanted = object(run, name, ctx.now());
         let written = match ctx.call_opt("read lease", api.get(name)).await? {
-            None => ctx.call("create lease", api.create(&PostParams::default(), &wanted)).await,
+            None => {
+                ctx.call("create lease", api.create(&PostParams::default(), &wanted))
+                    .await
+            }
             Some(found) => {
-                let identity = found.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+                let identity = found
+                    .spec
+                    .as_ref()
+                    .and_then(|spec| spec.holder_identity.as_deref())
+                    .unwrap_or_default();
                 if identity != holder(run) {
                     match held(identity, name, &own, ctx).await? {
                         Held::No => {}
@@ -71,15 +78,29 @@ async fn attempt(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken,
                         Held::Changed => continue,
                     }
                 }
-                let metadata = ObjectMeta { resource_version: found.metadata.resource_version, ..wanted.metadata };
-                let wanted = Lease { metadata, spec: wanted.spec };
-                ctx.call("take lease", api.replace(name, &PostParams::default(), &wanted)).await
+                let metadata = ObjectMeta {
+                    resource_version: found.metadata.resource_version,
+                    ..wanted.metadata
+                };
+                let wanted = Lease {
+                    metadata,
+                    spec: wanted.spec,
+                };
+                ctx.call(
+                    "take lease",
+                    api.replace(name, &PostParams::default(), &wanted),
+                )
+                .await
             }
         };
         match written {
             Ok(_) => return Ok(Taken::Yes),
             // A concurrent writer succeeded: read the Lease again.
-            Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::NotFound) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::NotFound
+                ) => {}
             Err(error) => return Err(error),
         }
     }
@@ -99,18 +120,34 @@ enum Held {
 /// The holder of a Lease, if the run that it names still holds it or may still have a process. A run in a namespace
 /// that no longer shares states with the caller's does not block it and is not named.
 async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<Held, Error> {
-    let shares = |namespace: &str| ctx.settings.shared_states.scope(namespace) == ctx.settings.shared_states.scope(own);
-    let Some((namespace, name, uid)) = parse(identity).filter(|(namespace, ..)| shares(namespace)) else { return Ok(Held::No) };
-    let found = ctx.call_opt("read the lease's holder", ctx.runs(namespace).get(name)).await?;
+    let shares = |namespace: &str| {
+        ctx.settings.shared_states.scope(namespace) == ctx.settings.shared_states.scope(own)
+    };
+    let Some((namespace, name, uid)) = parse(identity).filter(|(namespace, ..)| shares(namespace))
+    else {
+        return Ok(Held::No);
+    };
+    let found = ctx
+        .call_opt("read the lease's holder", ctx.runs(namespace).get(name))
+        .await?;
     if let Some(run) = found.filter(|run| run.uid().as_deref() == Some(uid)) {
         if is_entitled(&run, lease, &ctx.settings) {
             return Ok(Held::By(format!("{namespace}/{name}")));
         }
-        return Ok(if pass_over(&run, ctx).await? { Held::No } else { Held::Changed });
+        return Ok(if pass_over(&run, ctx).await? {
+            Held::No
+        } else {
+            Held::Changed
+        });
     }
     // The run was deleted by force; its pods have their own finalizer.
     let of_run = ListParams::default().labels(&format!("{}={uid}", names::LABEL_RUN_UID));
-    let pods = ctx.call("list pods of the lease's holder", ctx.pod_api(namespace).list(&of_run)).await?;
+    let pods = ctx
+        .call(
+            "list pods of the lease's holder",
+            ctx.pod_api(namespace).list(&of_run),
+        )
+        .await?;
     let mut runs = false;
     for pod in &pods.items {
         let Some(view) = PodView::of(pod) else {
@@ -123,7 +160,13 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<H
             None => view.ended.is_none(),
         };
     }
-    Ok(if runs { Held::By(format!("{namespace}/{name}, which was removed while its pod still runs")) } else { Held::No })
+    Ok(if runs {
+        Held::By(format!(
+            "{namespace}/{name}, which was removed while its pod still runs"
+        ))
+    } else {
+        Held::No
+    })
 }
 
 /// Increments a counter in a run that may be about to record its Lease, so that this record fails its test of the counter. Returns whether
@@ -131,8 +174,10 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<H
 /// fields do not show.
 async fn pass_over(run: &TerraformRun, ctx: &Cluster) -> Result<bool, Error> {
     let status = run.status.clone().unwrap_or_default();
-    let Some(attempt) =
-        status.attempt.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none())
+    let Some(attempt) = status
+        .attempt
+        .as_ref()
+        .filter(|_| status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none())
     else {
         return Ok(true);
     };
@@ -151,12 +196,29 @@ async fn pass_over(run: &TerraformRun, ctx: &Cluster) -> Result<bool, Error> {
         {"op": "add", "path": "/status/attempt/passedOver", "value": attempt.passed_over.unwrap_or_default().saturating_add(1)},
     ]);
     let what = "pass over the lease's holder";
-    let patch = serde_json::from_value(operations).map_err(|source| Error::Encode { what, source })?;
+    let patch =
+        serde_json::from_value(operations).map_err(|source| Error::Encode { what, source })?;
     let api = ctx.runs(&run.namespace().unwrap_or_default());
-    let params = PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() };
-    match ctx.call(what, api.patch_status(&run.name_any(), &params, &Patch::Json::<()>(patch))).await {
+    let params = PatchParams {
+        field_manager: Some(names::CONTROLLER_MANAGER.into()),
+        ..PatchParams::default()
+    };
+    match ctx
+        .call(
+            what,
+            api.patch_status(&run.name_any(), &params, &Patch::Json::<()>(patch)),
+        )
+        .await
+    {
         Ok(_) => Ok(true),
-        Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Invalid | ErrorKind::NotFound) => Ok(false),
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::Conflict | ErrorKind::Invalid | ErrorKind::NotFound
+            ) =>
+        {
+            Ok(false)
+        }
         Err(error) => Err(error),
     }
 }
@@ -175,9 +237,15 @@ pub async fn remove(run_uid: &str, ctx: &Cluster) -> Result<(), Error> {
     };
     for lease in found {
         // A run that takes it now writes another version.
-        let preconditions = Preconditions { uid: lease.uid(), resource_version: lease.metadata.resource_version.clone() };
+        let preconditions = Preconditions {
+            uid: lease.uid(),
+            resource_version: lease.metadata.resource_version.clone(),
+        };
         let params = DeleteParams::default().preconditions(preconditions);
-        match ctx.call_opt("delete lease", api.delete(&lease.name_any(), &params)).await {
+        match ctx
+            .call_opt("delete lease", api.delete(&lease.name_any(), &params))
+            .await
+        {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Conflict => {}
             Err(error) => return Err(error),
@@ -197,7 +265,9 @@ pub async fn node(
     attempt: Option<&Attempt>,
     ctx: &Cluster,
 ) -> Result<Result<(), String>, Error> {
-    let Some(name) = name else { return every(ctx).await };
+    let Some(name) = name else {
+        return every(ctx).await;
+    };
     let state = node_watch::read(name, ctx).await?;
     if over(name, attempt, &state).is_some() {
         return Ok(Ok(()));
@@ -205,13 +275,25 @@ pub async fn node(
     Ok(match state {
         // A node that just became Ready still has to stop containers without a pod object.
         NodeState::There(node) if node.ready => {
-            let seen = ctx.nodes.ready_for(&node).and_then(|seen| SignedDuration::try_from(seen).ok());
+            let seen = ctx
+                .nodes
+                .ready_for(&node)
+                .and_then(|seen| SignedDuration::try_from(seen).ok());
             // The kubelet reports the transition time by its machine's clock.
-            let said = node.since.map(|since| ctx.now().duration_since(since) - CLOCKS_DIFFER);
-            match seen.max(said).map(|ready| gone_wait(run).saturating_sub(ready)).filter(SignedDuration::is_positive) {
+            let said = node
+                .since
+                .map(|since| ctx.now().duration_since(since) - CLOCKS_DIFFER);
+            match seen
+                .max(said)
+                .map(|ready| gone_wait(run).saturating_sub(ready))
+                .filter(SignedDuration::is_positive)
+            {
                 Some(left) => {
                     let due = ctx.now().checked_add(left).unwrap_or(Timestamp::MAX);
-                    Err(format!("node {name} is Ready again, and ends what has no pod by {}", due.strftime("%H:%M:%S UTC")))
+                    Err(format!(
+                        "node {name} is Ready again, and ends what has no pod by {}",
+                        due.strftime("%H:%M:%S UTC")
+                    ))
                 }
                 None => Ok(()),
             }
@@ -224,16 +306,29 @@ pub async fn node(
 /// `Ok` when all nodes are Ready, otherwise the name of one that is not.
 async fn every(ctx: &Cluster) -> Result<Result<(), String>, Error> {
     let api: Api<Node> = Api::all(ctx.client.clone());
-    let nodes = match ctx.call("list nodes", api.list(&ListParams::default())).await {
+    let nodes = match ctx
+        .call("list nodes", api.list(&ListParams::default()))
+        .await
+    {
         Ok(nodes) => nodes,
-        Err(error) if error.kind() == ErrorKind::Forbidden => return Ok(Err(format!("the nodes cannot be read: {error}"))),
+        Err(error) if error.kind() == ErrorKind::Forbidden => {
+            return Ok(Err(format!("the nodes cannot be read: {error}")));
+        }
         Err(error) => return Err(error),
     };
     let ready = |node: &Node| {
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let conditions = node
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.as_ref());
         conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
     };
-    Ok(nodes.iter().find(|node| !ready(node)).map_or(Ok(()), |node| Err(format!("node {} is not Ready", node.name_any()))))
+    Ok(nodes
+        .iter()
+        .find(|node| !ready(node))
+        .map_or(Ok(()), |node| {
+            Err(format!("node {} is not Ready", node.name_any()))
+        }))
 }
 
 fn api(ctx: &Cluster) -> Api<Lease> {
@@ -241,19 +336,36 @@ fn api(ctx: &Cluster) -> Api<Lease> {
 }
 
 fn object(run: &TerraformRun, name: &str, now: Timestamp) -> Lease {
-    let labels = [(names::LABEL_MANAGED_BY, names::MANAGED_BY.to_owned()), (names::LABEL_RUN_UID, run.uid().unwrap_or_default())];
+    let labels = [
+        (names::LABEL_MANAGED_BY, names::MANAGED_BY.to_owned()),
+        (names::LABEL_RUN_UID, run.uid().unwrap_or_default()),
+    ];
     Lease {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
-            labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+            labels: Some(
+                labels
+                    .into_iter()
+                    .map(|(key, value)| (key.to_owned(), value))
+                    .collect(),
+            ),
             ..ObjectMeta::default()
         },
-        spec: Some(LeaseSpec { holder_identity: Some(holder(run)), acquire_time: Some(MicroTime(now)), ..LeaseSpec::default() }),
+        spec: Some(LeaseSpec {
+            holder_identity: Some(holder(run)),
+            acquire_time: Some(MicroTime(now)),
+            ..LeaseSpec::default()
+        }),
     }
 }
 
 fn holder(run: &TerraformRun) -> String {
-    format!("{}/{}/{}", run.namespace().unwrap_or_default(), run.name_any(), run.uid().unwrap_or_default())
+    format!(
+        "{}/{}/{}",
+        run.namespace().unwrap_or_default(),
+        run.name_any(),
+        run.uid().unwrap_or_default()
+    )
 }
 
 fn parse(identity: &str) -> Option<(&str, &str, &str)> {
@@ -273,7 +385,14 @@ mod tests {
         let lease = object(&run, "pawl-state-x", testing::t0());
         let identity = lease.spec.unwrap().holder_identity.unwrap();
         assert_eq!(parse(&identity), Some(("team", "net", testing::UID)));
-        assert_eq!(lease.metadata.labels.unwrap()[names::LABEL_RUN_UID], testing::UID);
-        assert_eq!((parse(""), parse("a/b"), parse("a/b/c/d")), (None, None, None), "what is not ours is nobody's");
+        assert_eq!(
+            lease.metadata.labels.unwrap()[names::LABEL_RUN_UID],
+            testing::UID
+        );
+        assert_eq!(
+            (parse(""), parse("a/b"), parse("a/b/c/d")),
+            (None, None, None),
+            "what is not ours is nobody's"
+        );
     }
 }

@@ -39,7 +39,11 @@ impl Watches {
     /// The indexes of runs. From the call on, runs and layers wait for the first listing.
     pub fn of_runs(&self, store: &Arc<Store<TerraformRun>>) -> Indexes<TerraformRun> {
         let (ctx, layers) = (&self.runs, &self.layers.layers);
-        let cache = RunCache { layers: layers.clone(), store: store.clone(), cluster: ctx.cluster.clone() };
+        let cache = RunCache {
+            layers: layers.clone(),
+            store: store.clone(),
+            cluster: ctx.cluster.clone(),
+        };
         vec![
             ctx.queue.clone(),
             ctx.slots.clone(),
@@ -53,21 +57,36 @@ impl Watches {
 
     /// The indexes of pods. From the call on, runs wait for the first listing.
     pub fn of_pods(&self, runs: &Arc<Store<TerraformRun>>) -> Indexes<Pod> {
-        let pods = Pods { ctx: self.runs.clone(), runs: runs.clone() };
+        let pods = Pods {
+            ctx: self.runs.clone(),
+            runs: runs.clone(),
+        };
         vec![Arc::new(pods), self.runs.cluster.listings.add(false)]
     }
 
     /// The indexes of repositories. From the call on, runs and layers wait for the first listing.
     pub fn of_repositories(&self) -> Indexes<TerraformRepository> {
         let (ctx, layers) = (&self.runs, &self.layers.layers);
-        vec![layers.clone(), ctx.slots.clone(), layers.listings.add(false), ctx.cluster.listings.add(true)]
+        vec![
+            layers.clone(),
+            ctx.slots.clone(),
+            layers.listings.add(false),
+            ctx.cluster.listings.add(true),
+        ]
     }
 
     /// The indexes of namespaces. From the call on, nothing starts before the first listing.
     pub fn of_namespaces(&self) -> Indexes<PartialObjectMeta<Namespace>> {
         let listings = [&self.runs.cluster.listings, &self.layers.layers.listings];
         let [runs, layers] = listings.map(|listings| listings.add(true));
-        vec![Arc::new(Namespaces { runs: self.runs.clone(), layers: self.layers.layers.clone() }), runs, layers]
+        vec![
+            Arc::new(Namespaces {
+                runs: self.runs.clone(),
+                layers: self.layers.layers.clone(),
+            }),
+            runs,
+            layers,
+        ]
     }
 
     /// Watches the runs of one namespace, or of all, and their pods, and reconciles them until `stop`.
@@ -85,37 +104,70 @@ impl Watches {
         let runs: Api<DeserializeGuard<TerraformRun>> = ctx.cluster.scoped(scope.as_deref());
         let pods: Api<Pod> = ctx.cluster.scoped(scope.as_deref());
         ctx.cluster.wakers.add(scope, wake);
-        let ours = format!("{}={},!{}", names::LABEL_MANAGED_BY, names::MANAGED_BY, names::LABEL_RELEASED);
+        let ours = format!(
+            "{}={},!{}",
+            names::LABEL_MANAGED_BY,
+            names::MANAGED_BY,
+            names::LABEL_RELEASED
+        );
         let pods = follow("pods", pods, Config::default().labels(&ours), of_pods);
-        let watching = until(stop.clone(), join(follow("runs", runs, Config::default(), of_runs), pods));
+        let watching = until(
+            stop.clone(),
+            join(follow("runs", runs, Config::default(), of_runs), pods),
+        );
         async move {
             join(watching, run::work::run(store, woken, ctx, stop)).await;
         }
     }
 
     /// Watches the layers of one namespace, or of all, and reconciles them until `stop`.
-    pub fn layer(&self, scope: Option<String>, stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + use<> {
+    pub fn layer(
+        &self,
+        scope: Option<String>,
+        stop: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let (ctx, (wake, woken)) = (self.layers.clone(), unbounded());
         let store = Store::new(wake.clone());
         let indexes = layer::watch::indexes(&ctx, &store);
         let api: Api<DeserializeGuard<TerraformLayer>> = ctx.cluster.scoped(scope.as_deref());
         ctx.layers.wakers.add(scope, wake);
         async move {
-            let watching = until(stop.clone(), follow("layers", api, Config::default(), indexes));
+            let watching = until(
+                stop.clone(),
+                follow("layers", api, Config::default(), indexes),
+            );
             join(watching, layer::watch::run(store, woken, ctx, stop)).await;
         }
     }
 
     /// Watches the repositories of one namespace, or of all, until `stop`.
-    pub fn repositories(&self, scope: Option<&str>, stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + use<> {
+    pub fn repositories(
+        &self,
+        scope: Option<&str>,
+        stop: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let api: Api<DeserializeGuard<TerraformRepository>> = self.runs.cluster.scoped(scope);
-        until(stop, follow("repositories", api, Config::default(), self.of_repositories()))
+        until(
+            stop,
+            follow(
+                "repositories",
+                api,
+                Config::default(),
+                self.of_repositories(),
+            ),
+        )
     }
 
     /// Watches namespaces until `stop`.
-    pub fn namespaces(&self, stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + use<> {
+    pub fn namespaces(
+        &self,
+        stop: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let api: Api<PartialObjectMeta<Namespace>> = Api::all(self.runs.cluster.client.clone());
-        until(stop, follow("namespaces", api, Config::default(), self.of_namespaces()))
+        until(
+            stop,
+            follow("namespaces", api, Config::default(), self.of_namespaces()),
+        )
     }
 }
 

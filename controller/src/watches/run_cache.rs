@@ -59,7 +59,13 @@ fn cached(run: &TerraformRun, settings: &Settings) -> (Cached<TerraformRun>, Opt
     let status = run.status.as_ref();
     let ended = status.and_then(|status| status.completion_time.as_ref());
     let result = status.and_then(|status| status.result);
-    let due = expired_runs::due(&run, run.spec.ttl_seconds_after_finished, ended, result, settings);
+    let due = expired_runs::due(
+        &run,
+        run.spec.ttl_seconds_after_finished,
+        ended,
+        result,
+        settings,
+    );
     let seen = of.as_ref().and_then(|of| of.kept.at_hand());
     let cached = Cached::packed(run, &seen, &FINISHED, wakes).until(due);
     let of = of.map(|of| match cached.text() {
@@ -71,7 +77,9 @@ fn cached(run: &TerraformRun, settings: &Settings) -> (Cached<TerraformRun>, Opt
 
 /// Whether the run changes no more until it is deleted.
 fn is_finished(run: &TerraformRun) -> bool {
-    let Some(status) = &run.status else { return false };
+    let Some(status) = &run.status else {
+        return false;
+    };
     let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
     let told = conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
     status.is_terminal() && !open && told && status.lease.is_none() && run.unknown_word().is_none()
@@ -99,13 +107,21 @@ mod tests {
         let meta = &mut run.metadata;
         meta.name = Some(format!("layer-of-a-team-{number:05}-bcdfghjklm"));
         let uid = hash("uid");
-        meta.uid = Some(format!("{}-{}-4c07-9d43-{}", &uid[..8], &uid[8..12], &uid[12..24]));
+        meta.uid = Some(format!(
+            "{}-{}-4c07-9d43-{}",
+            &uid[..8],
+            &uid[8..12],
+            &uid[12..24]
+        ));
         meta.resource_version = Some(format!("{}", 1_000_000 + number));
         meta.creation_timestamp = Some(serde_json::from_value(json!(at)).unwrap());
         meta.labels = Some(
-            [(names::LABEL_LAYER, "layer-of-a-team"), (names::LABEL_LAYER_UID, testing::UID)]
-                .map(|(k, v)| (k.into(), v.into()))
-                .into(),
+            [
+                (names::LABEL_LAYER, "layer-of-a-team"),
+                (names::LABEL_LAYER_UID, testing::UID),
+            ]
+            .map(|(k, v)| (k.into(), v.into()))
+            .into(),
         );
         meta.annotations = Some(
             [
@@ -149,22 +165,40 @@ mod tests {
     fn packed_run_and_its_summary_round_trip() {
         let (kept, of) = cached(&ended(1), &Settings::default());
         assert!(kept.at_hand().is_none());
-        assert_eq!(serde_json::to_value(&*kept.object().unwrap()).unwrap(), serde_json::to_value(trimmed(1)).unwrap());
+        assert_eq!(
+            serde_json::to_value(&*kept.object().unwrap()).unwrap(),
+            serde_json::to_value(trimmed(1)).unwrap()
+        );
         let (of, seen) = (of.unwrap().kept, RunSummary::of(&ended(1)).unwrap().1);
-        assert_eq!((of.at_hand(), of.run()), (None, Some(seen)), "within that text");
+        assert_eq!(
+            (of.at_hand(), of.run()),
+            (None, Some(seen)),
+            "within that text"
+        );
     }
 
     #[test]
     fn run_is_due_after_its_ttl_unless_it_is_a_layers_history() {
-        let settings = Settings { default_ttl_seconds: Some(60), ..Settings::default() };
+        let settings = Settings {
+            default_ttl_seconds: Some(60),
+            ..Settings::default()
+        };
         let due = |layer: bool, settings: &Settings| {
             let mut run = ended(1);
-            run.annotations_mut().retain(|key, _| layer || key != names::TRIGGER);
+            run.annotations_mut()
+                .retain(|key, _| layer || key != names::TRIGGER);
             cached(&run, settings).0.due()
         };
-        assert_eq!(due(false, &settings), Some("2026-01-01T00:01:00Z".parse().unwrap()));
+        assert_eq!(
+            due(false, &settings),
+            Some("2026-01-01T00:01:00Z".parse().unwrap())
+        );
         assert_eq!(due(false, &Settings::default()), None);
-        assert_eq!(due(true, &settings), None, "each reconcile that checks its deletion would unpack it");
+        assert_eq!(
+            due(true, &settings),
+            None,
+            "each reconcile that checks its deletion would unpack it"
+        );
     }
 
     #[test]
@@ -191,13 +225,23 @@ mod tests {
         const RUNS: usize = 2_000;
         const BOUND: usize = 800;
         let of = |text: usize| text.next_multiple_of(16) + 16;
-        let kept: Vec<_> = (0..RUNS).map(|number| cached(&ended(number), &Settings::default()).0).collect();
-        let texts = kept.iter().map(|run| run.text().unwrap().size()).sum::<usize>() / RUNS;
+        let kept: Vec<_> = (0..RUNS)
+            .map(|number| cached(&ended(number), &Settings::default()).0)
+            .collect();
+        let texts = kept
+            .iter()
+            .map(|run| run.text().unwrap().size())
+            .sum::<usize>()
+            / RUNS;
         let run = trimmed(0);
         let key = of(size_of::<watching::Name>()) + of(run.name_any().len()) + of(4);
         let of_layer = size_of::<([u8; 16], CachedLayerRun)>() + size_of::<([u8; 16], Key)>();
         // A tree node is half full.
-        let tables = 2 * (size_of::<(Key, u64, u64)>() + size_of::<(Key, Cached<TerraformRun>)>() + size_of::<Key>() + of_layer);
+        let tables = 2
+            * (size_of::<(Key, u64, u64)>()
+                + size_of::<(Key, Cached<TerraformRun>)>()
+                + size_of::<Key>()
+                + of_layer);
         let bytes = of(texts) + key + tables;
         println!("{bytes} bytes for each, {texts} of them text");
         assert!(

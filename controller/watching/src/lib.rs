@@ -36,7 +36,10 @@ pub type Key = Arc<Name>;
 
 /// The name of an object.
 pub fn name_of(object: &impl ResourceExt) -> Name {
-    (object.namespace().unwrap_or_default().into(), object.name_any().into())
+    (
+        object.namespace().unwrap_or_default().into(),
+        object.name_any().into(),
+    )
 }
 
 /// The API for a kind in a namespace, or in all.
@@ -44,7 +47,10 @@ pub fn scoped<K>(client: &Client, scope: Option<&str>) -> Api<K>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
-    scope.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace))
+    scope.map_or_else(
+        || Api::all(client.clone()),
+        |namespace| Api::namespaced(client.clone(), namespace),
+    )
 }
 
 /// An index of watched objects. Several watches of one kind, each of another namespace, may fill it.
@@ -164,7 +170,11 @@ impl Feed {
                 }
             }
             Event::InitDone => {
-                let gone = self.shown.iter().filter(|(_, mark)| mark.listing != self.listing).map(|(key, _)| key.clone());
+                let gone = self
+                    .shown
+                    .iter()
+                    .filter(|(_, mark)| mark.listing != self.listing)
+                    .map(|(key, _)| key.clone());
                 for key in gone.collect::<Vec<_>>() {
                     self.shown.remove(&key);
                     index.delete(&key);
@@ -188,7 +198,13 @@ impl Feed {
                 key.clone()
             }
         };
-        self.shown.insert(key.clone(), Mark { uid, listing: self.listing });
+        self.shown.insert(
+            key.clone(),
+            Mark {
+                uid,
+                listing: self.listing,
+            },
+        );
         if let Some(object) = object.shown() {
             index.apply(&key, object);
         }
@@ -207,7 +223,10 @@ pub async fn follow<K, O>(what: &'static str, api: Api<O>, config: Config, index
 where
     O: Resource<DynamicType = ()> + Shows<K> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let (mut events, mut feed) = (pin!(watcher(api, config.page_size(PAGE)).backoff(backoff())), Feed::default());
+    let (mut events, mut feed) = (
+        pin!(watcher(api, config.page_size(PAGE)).backoff(backoff())),
+        Feed::default(),
+    );
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => feed.event(&event, &index),
@@ -252,7 +271,9 @@ impl Listings {
     pub fn add<K>(&self, or_refused: bool) -> Arc<dyn Index<K>> {
         self.0.send_modify(|unlisted| *unlisted += 1);
         let unlisted = self.0.clone();
-        first(or_refused, move || unlisted.send_modify(|unlisted| *unlisted -= 1))
+        first(or_refused, move || {
+            unlisted.send_modify(|unlisted| *unlisted -= 1)
+        })
     }
 
     /// Whether every watch has listed once.
@@ -269,7 +290,10 @@ impl Listings {
 
 /// Calls `then` after the first listing of a watch, or, with `or_refused`, when the watch may not list.
 pub fn first<K>(or_refused: bool, then: impl FnOnce() + Send + 'static) -> Arc<dyn Index<K>> {
-    Arc::new(First { or_refused, then: Mutex::new(Some(Box::new(then))) })
+    Arc::new(First {
+        or_refused,
+        then: Mutex::new(Some(Box::new(then))),
+    })
 }
 
 struct First {
@@ -283,7 +307,11 @@ impl<K> Index<K> for First {
     fn delete(&self, _: &Key) {}
 
     fn reset(&self) {
-        let then = self.then.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let then = self
+            .then
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(then) = then {
             then();
         }
@@ -310,7 +338,11 @@ mod tests {
 
     impl Index<ConfigMap> for Calls {
         fn apply(&self, key: &Key, object: &ConfigMap) {
-            self.0.lock().unwrap().push(format!("+{} {}", key.1, object.metadata.uid.as_deref().unwrap_or_default()));
+            self.0.lock().unwrap().push(format!(
+                "+{} {}",
+                key.1,
+                object.metadata.uid.as_deref().unwrap_or_default()
+            ));
         }
 
         fn delete(&self, key: &Key) {
@@ -323,7 +355,8 @@ mod tests {
     }
 
     fn object(name: &str, uid: &str) -> ConfigMap {
-        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "x", "uid": uid}})).unwrap()
+        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "x", "uid": uid}}))
+            .unwrap()
     }
 
     #[test]
@@ -340,11 +373,25 @@ mod tests {
         assert_eq!(told(&mut feed, InitApply(object("b", "1"))), ["+b 1"]);
         assert_eq!(told(&mut feed, InitDone), ["reset"]);
         assert_eq!(told(&mut feed, Apply(object("c", "1"))), ["+c 1"]);
-        assert!(told(&mut feed, Init).is_empty(), "known until the listing has ended");
+        assert!(
+            told(&mut feed, Init).is_empty(),
+            "known until the listing has ended"
+        );
         assert_eq!(told(&mut feed, InitApply(object("b", "1"))), ["+b 1"]);
-        assert_eq!(told(&mut feed, InitDone), ["-a", "-c", "reset"], "and nothing of another watch");
-        assert_eq!(told(&mut feed, Apply(object("b", "2"))), ["-b", "+b 2"], "another object of that name");
-        assert!(told(&mut feed, Delete(object("b", "1"))).is_empty(), "repeated");
+        assert_eq!(
+            told(&mut feed, InitDone),
+            ["-a", "-c", "reset"],
+            "and nothing of another watch"
+        );
+        assert_eq!(
+            told(&mut feed, Apply(object("b", "2"))),
+            ["-b", "+b 2"],
+            "another object of that name"
+        );
+        assert!(
+            told(&mut feed, Delete(object("b", "1"))).is_empty(),
+            "repeated"
+        );
         assert_eq!(told(&mut feed, Delete(object("b", "2"))), ["-b"]);
         assert!(told(&mut feed, Delete(object("b", "2"))).is_empty());
     }
@@ -353,7 +400,10 @@ mod tests {
     fn unparsable_object_remains_until_it_is_deleted() {
         let (mut feed, calls) = (Feed::default(), Calls::default());
         let of = |data: Value| -> DeserializeGuard<ConfigMap> {
-            serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "x", "uid": "1"}, "data": data})).unwrap()
+            serde_json::from_value(
+                json!({"metadata": {"name": "a", "namespace": "x", "uid": "1"}, "data": data}),
+            )
+            .unwrap()
         };
         for event in [
             Event::Init,
@@ -374,8 +424,11 @@ mod tests {
     fn ready_when_every_watch_has_listed_or_may_not_list() {
         let listings = Listings::default();
         assert!(listings.ready().now_or_never().is_some(), "without a watch");
-        let [one, other, may_not] = [false, false, true].map(|or_refused| listings.add::<ConfigMap>(or_refused));
-        let list = |index: &Arc<dyn Index<ConfigMap>>| Feed::default().event::<ConfigMap, ConfigMap>(&Event::InitDone, index);
+        let [one, other, may_not] =
+            [false, false, true].map(|or_refused| listings.add::<ConfigMap>(or_refused));
+        let list = |index: &Arc<dyn Index<ConfigMap>>| {
+            Feed::default().event::<ConfigMap, ConfigMap>(&Event::InitDone, index)
+        };
         list(&one);
         list(&one);
         may_not.refused();

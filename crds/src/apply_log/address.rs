@@ -25,14 +25,19 @@ pub fn kind(text: &str) -> Option<&str> {
 
 /// Splits off a leading identifier.
 fn word(text: &str) -> Option<(&str, &str)> {
-    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-')))
+        .unwrap_or(text.len());
     let (word, rest) = text.split_at(end);
-    word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_').then_some((word, rest))
+    word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        .then_some((word, rest))
 }
 
 /// Skips a leading index, if any.
 fn key(text: &str) -> Option<&str> {
-    let Some(inner) = text.strip_prefix('[') else { return Some(text) };
+    let Some(inner) = text.strip_prefix('[') else {
+        return Some(text);
+    };
     if let Some(quoted) = inner.strip_prefix('"') {
         let mut escaped = false;
         for (at, c) in quoted.char_indices() {
@@ -100,8 +105,7 @@ mod tests {
         ] {
             assert_eq!(kind(text), Some(expected), "{text}");
         }
-        let one_word =
-            "|a|a.|.a|data.t.a|module.a|module.a.data.t.b|a.b[x]|a.b[-1]|a.b[\"x]|a.b[\"x\"|a.b[\"${x}\"]|a.b[0].c|1a.b";
+        let one_word = "|a|a.|.a|data.t.a|module.a|module.a.data.t.b|a.b[x]|a.b[-1]|a.b[\"x]|a.b[\"x\"|a.b[\"${x}\"]|a.b[0].c|1a.b";
         let others = ["a.b c", "a.b\n}", "a.b[\"x\ny\"]", "a.b # c"];
         for text in one_word.split('|').chain(others) {
             assert_eq!(kind(text), None, "{text:?}");

@@ -70,10 +70,19 @@ impl Comparison {
         for object in &state.objects {
             known.entry(&object.address).or_default().push(object);
         }
-        let mut found = Self { serial: state.serial, gaps: replay.gaps, ..Self::default() };
+        let mut found = Self {
+            serial: state.serial,
+            gaps: replay.gaps,
+            ..Self::default()
+        };
         let judged = replay.is_judged();
         for (address, place) in &replay.places {
-            found.place(address, place, known.get(address.as_str()).map_or(&[][..], Vec::as_slice), judged);
+            found.place(
+                address,
+                place,
+                known.get(address.as_str()).map_or(&[][..], Vec::as_slice),
+                judged,
+            );
         }
         found
     }
@@ -90,8 +99,12 @@ impl Comparison {
         let mut left: Vec<&Recorded> = known.to_vec();
         let mut take = |id: &Option<String>| {
             let same = |recorded: &&Recorded| id.is_some() && recorded.id == *id;
-            let may = |recorded: &&Recorded| (id.is_none() || recorded.id.is_none()) && !recorded.deposed;
-            let at = left.iter().position(same).or_else(|| left.iter().position(may));
+            let may =
+                |recorded: &&Recorded| (id.is_none() || recorded.id.is_none()) && !recorded.deposed;
+            let at = left
+                .iter()
+                .position(same)
+                .or_else(|| left.iter().position(may));
             at.map(|at| left.remove(at))
         };
         for id in &place.live {
@@ -103,7 +116,10 @@ impl Comparison {
         }
         for id in &place.gone {
             if let Some(recorded) = take(id) {
-                self.still_recorded.push(Object { occupied: false, ..object(&recorded.id, None) });
+                self.still_recorded.push(Object {
+                    occupied: false,
+                    ..object(&recorded.id, None)
+                });
             }
         }
         for (action, id) in &place.open {
@@ -115,14 +131,20 @@ impl Comparison {
             self.uncertain.push(object(&None, Some(Action::Create)));
         }
         // An object created before its creation failed, for example in a provisioner, is tainted in the state.
-        if place.failed > 0 && left.iter().any(|recorded| recorded.tainted && !recorded.deposed) {
+        if place.failed > 0
+            && left
+                .iter()
+                .any(|recorded| recorded.tainted && !recorded.deposed)
+        {
             self.recorded += 1;
         }
     }
 
     /// Converts to the form of a run's status.
     pub fn status(&self) -> Journal {
-        let count = |list: &[Object], what: &str| (!list.is_empty()).then(|| format!("{} {what}", list.len()));
+        let count = |list: &[Object], what: &str| {
+            (!list.is_empty()).then(|| format!("{} {what}", list.len()))
+        };
         let parts = [
             count(&self.not_recorded, "created and not recorded"),
             count(&self.uncertain, "begun and uncertain"),
@@ -133,9 +155,15 @@ impl Comparison {
         if parts.is_empty() {
             parts.push("the state contains every object that the tool reported".to_owned());
         }
-        let serial = self.serial.map_or_else(|| "no state".to_owned(), |serial| format!("state serial {serial}"));
+        let serial = self.serial.map_or_else(
+            || "no state".to_owned(),
+            |serial| format!("state serial {serial}"),
+        );
         Journal {
-            summary: clip(&format!("{}; {serial}{}", parts.join(", "), gap(self.gaps)), 512),
+            summary: clip(
+                &format!("{}; {serial}{}", parts.join(", "), gap(self.gaps)),
+                512,
+            ),
             compared: true,
             recorded: self.recorded,
             not_recorded: lines(&self.not_recorded),
@@ -150,16 +178,33 @@ impl Comparison {
 pub fn uncompared(replay: &Replay, why: &str) -> Journal {
     let comparison = Comparison::of(replay, &StateFacts::default());
     let (created, begun) = (comparison.not_recorded.len(), comparison.uncertain.len());
-    let made = comparison.not_recorded.into_iter().map(|made| Object { action: None, occupied: false, ..made });
+    let made = comparison.not_recorded.into_iter().map(|made| Object {
+        action: None,
+        occupied: false,
+        ..made
+    });
     let made = made.map(|object| format!("{object} (created)"));
-    let all = made.chain(comparison.uncertain.iter().map(Object::to_string)).collect();
+    let all = made
+        .chain(comparison.uncertain.iter().map(Object::to_string))
+        .collect();
     let gap = gap(replay.gaps);
-    let summary = format!("{created} created, {begun} begun and uncertain{gap}; not compared with the state: {why}");
-    Journal { summary: clip(&summary, 512), compared: false, uncertain: bounded(all), ..Journal::default() }
+    let summary = format!(
+        "{created} created, {begun} begun and uncertain{gap}; not compared with the state: {why}"
+    );
+    Journal {
+        summary: clip(&summary, 512),
+        compared: false,
+        uncertain: bounded(all),
+        ..Journal::default()
+    }
 }
 
 fn gap(gaps: u32) -> &'static str {
-    if gaps == 0 { "" } else { "; lines of the journal are missing" }
+    if gaps == 0 {
+        ""
+    } else {
+        "; lines of the journal are missing"
+    }
 }
 
 fn lines(objects: &[Object]) -> Vec<String> {
@@ -181,7 +226,11 @@ fn bounded(mut lines: Vec<String>) -> Vec<String> {
 impl PlanStatus {
     /// A warning when the plan creates objects that may exist already.
     pub fn caution(&self) -> Option<String> {
-        let count = self.changes.iter().filter(|line| line.contains(MAY_EXIST)).count();
+        let count = self
+            .changes
+            .iter()
+            .filter(|line| line.contains(MAY_EXIST))
+            .count();
         (count > 0).then(|| format!("{count} of what it creates {MAY_EXIST}, see plan.changes"))
     }
 }
@@ -189,7 +238,11 @@ impl PlanStatus {
 impl Journal {
     /// Refines an unknown result: a failed object that is in the state was created, so something changed.
     pub fn refined(&self, changed: Changed) -> Changed {
-        if changed == Changed::Unknown && self.compared && self.recorded > 0 { Changed::Some } else { changed }
+        if changed == Changed::Unknown && self.compared && self.recorded > 0 {
+            Changed::Some
+        } else {
+            changed
+        }
     }
 
     /// Whether a recovery run has work: objects were created, or may have been, that are not in the state.
@@ -214,40 +267,90 @@ mod tests {
                 tainted: words.get(2) == Some(&"tainted"),
             }
         };
-        StateFacts { serial: Some(4), objects: objects.iter().map(recorded).collect() }
+        StateFacts {
+            serial: Some(4),
+            objects: objects.iter().map(recorded).collect(),
+        }
     }
 
     fn said(lines: &[&str], objects: &[&str]) -> (u32, Vec<String>, Vec<String>, Vec<String>) {
         let c = Comparison::of(&replay(lines), &state(objects));
         let text = |list: &[Object]| list.iter().map(Object::to_string).collect();
-        (c.recorded, text(&c.not_recorded), text(&c.uncertain), text(&c.still_recorded))
+        (
+            c.recorded,
+            text(&c.not_recorded),
+            text(&c.uncertain),
+            text(&c.still_recorded),
+        )
     }
 
     fn is(found: (u32, Vec<String>, Vec<String>, Vec<String>), recorded: u32, lists: [&[&str]; 3]) {
         assert_eq!(
             (found.0, [found.1, found.2, found.3]),
-            (recorded, lists.map(|list| list.iter().map(|l| (*l).to_owned()).collect()))
+            (
+                recorded,
+                lists.map(|list| list.iter().map(|l| (*l).to_owned()).collect())
+            )
         );
     }
 
-    const MADE: [&str; 4] =
-        ["start create t.a", "complete create t.a 1", "start create t.b[\"k\"]", "complete create t.b[\"k\"] 2"];
+    const MADE: [&str; 4] = [
+        "start create t.a",
+        "complete create t.a 1",
+        "start create t.b[\"k\"]",
+        "complete create t.b[\"k\"] 2",
+    ];
 
     #[test]
     fn created_objects_are_recorded_or_not_recorded() {
         is(said(&MADE, &["t.a 1", "t.b[\"k\"] 2"]), 2, [&[], &[], &[]]);
         is(said(&MADE, &["t.a 1"]), 1, [&["t.b[\"k\"] id=2"], &[], &[]]);
-        is(said(&MADE, &[]), 0, [&["t.a id=1", "t.b[\"k\"] id=2"], &[], &[]]);
-        is(said(&MADE, &["t.a -", "module.m.t.b[\"k\"] 2"]), 1, [&["t.b[\"k\"] id=2"], &[], &[]]);
-        is(said(&["start create t.a", "complete create t.a"], &[]), 0, [&["t.a"], &[], &[]]);
+        is(
+            said(&MADE, &[]),
+            0,
+            [&["t.a id=1", "t.b[\"k\"] id=2"], &[], &[]],
+        );
+        is(
+            said(&MADE, &["t.a -", "module.m.t.b[\"k\"] 2"]),
+            1,
+            [&["t.b[\"k\"] id=2"], &[], &[]],
+        );
+        is(
+            said(&["start create t.a", "complete create t.a"], &[]),
+            0,
+            [&["t.a"], &[], &[]],
+        );
     }
 
     #[test]
     fn begun_operation_is_uncertain_with_any_state() {
-        is(said(&["start create t.a"], &[]), 0, [&[], &["t.a (create)"], &[]]);
-        is(said(&["start update t.a 1"], &["t.a 1"]), 0, [&[], &["t.a id=1 (update)"], &[]]);
-        is(said(&["start delete t.a 1"], &["t.a 1"]), 0, [&[], &["t.a id=1 (delete)"], &[]]);
-        is(said(&["start read t.a", "start create t.c", "complete create t.c 3"], &["t.c 3"]), 1, [&[], &[], &[]]);
+        is(
+            said(&["start create t.a"], &[]),
+            0,
+            [&[], &["t.a (create)"], &[]],
+        );
+        is(
+            said(&["start update t.a 1"], &["t.a 1"]),
+            0,
+            [&[], &["t.a id=1 (update)"], &[]],
+        );
+        is(
+            said(&["start delete t.a 1"], &["t.a 1"]),
+            0,
+            [&[], &["t.a id=1 (delete)"], &[]],
+        );
+        is(
+            said(
+                &[
+                    "start read t.a",
+                    "start create t.c",
+                    "complete create t.c 3",
+                ],
+                &["t.c 3"],
+            ),
+            1,
+            [&[], &[], &[]],
+        );
     }
 
     #[test]
@@ -255,38 +358,89 @@ mod tests {
         let failed = ["start create t.a", "errored create t.a"];
         is(said(&failed, &[]), 0, [&[], &["t.a (create)"], &[]]);
         is(said(&failed, &["t.a 1"]), 0, [&[], &[], &[]]);
-        is(said(&[&failed[..], &["end"]].concat(), &[]), 0, [&[], &[], &[]]);
+        is(
+            said(&[&failed[..], &["end"]].concat(), &[]),
+            0,
+            [&[], &[], &[]],
+        );
         // The object was created, and a later step failed.
-        is(said(&[&failed[..], &["end"]].concat(), &["t.a 1 tainted"]), 1, [&[], &[], &[]]);
+        is(
+            said(&[&failed[..], &["end"]].concat(), &["t.a 1 tainted"]),
+            1,
+            [&[], &[], &[]],
+        );
     }
 
     #[test]
     fn replacement_counts_as_two_objects() {
-        let destroyed_first = ["start delete t.a 1", "complete delete t.a", "start create t.a", "complete create t.a 2"];
+        let destroyed_first = [
+            "start delete t.a 1",
+            "complete delete t.a",
+            "start create t.a",
+            "complete create t.a 2",
+        ];
         is(said(&destroyed_first, &["t.a 2"]), 1, [&[], &[], &[]]);
-        is(said(&destroyed_first, &["t.a 1"]), 0, [&["t.a id=2 (beside the one that the state has)"], &[], &["t.a id=1"]]);
-        is(said(&destroyed_first[..2], &["t.a 1"]), 0, [&[], &[], &["t.a id=1"]]);
-        let created_first = ["start create t.a", "complete create t.a 2", "start delete t.a 1", "complete delete t.a"];
+        is(
+            said(&destroyed_first, &["t.a 1"]),
+            0,
+            [
+                &["t.a id=2 (beside the one that the state has)"],
+                &[],
+                &["t.a id=1"],
+            ],
+        );
+        is(
+            said(&destroyed_first[..2], &["t.a 1"]),
+            0,
+            [&[], &[], &["t.a id=1"]],
+        );
+        let created_first = [
+            "start create t.a",
+            "complete create t.a 2",
+            "start delete t.a 1",
+            "complete delete t.a",
+        ];
         is(said(&created_first, &["t.a 2"]), 1, [&[], &[], &[]]);
-        is(said(&created_first, &["t.a 2", "t.a 1 deposed"]), 1, [&[], &[], &["t.a id=1"]]);
+        is(
+            said(&created_first, &["t.a 2", "t.a 1 deposed"]),
+            1,
+            [&[], &[], &["t.a id=1"]],
+        );
         is(
             said(&created_first[..3], &["t.a 1"]),
             0,
-            [&["t.a id=2 (beside the one that the state has)"], &["t.a id=1 (delete)"], &[]],
+            [
+                &["t.a id=2 (beside the one that the state has)"],
+                &["t.a id=1 (delete)"],
+                &[],
+            ],
         );
     }
 
     #[test]
     fn created_and_destroyed_object_is_dropped() {
-        let lines = ["start create t.a", "complete create t.a 1", "start delete t.a 1", "complete delete t.a"];
+        let lines = [
+            "start create t.a",
+            "complete create t.a 1",
+            "start delete t.a 1",
+            "complete delete t.a",
+        ];
         is(said(&lines, &[]), 0, [&[], &[], &[]]);
         is(said(&lines, &["t.a 1"]), 0, [&[], &[], &["t.a id=1"]]);
     }
 
     #[test]
     fn imported_object_counts_as_created() {
-        is(said(&["complete import t.a 1"], &[]), 0, [&["t.a id=1"], &[], &[]]);
-        is(said(&["complete import t.a 1", "start create t.b"], &["t.a 1"]), 1, [&[], &["t.b (create)"], &[]]);
+        is(
+            said(&["complete import t.a 1"], &[]),
+            0,
+            [&["t.a id=1"], &[], &[]],
+        );
+        is(
+            said(&["complete import t.a 1", "start create t.b"], &["t.a 1"]),
+            1,
+            [&[], &["t.b (create)"], &[]],
+        );
     }
 
     #[test]
@@ -298,11 +452,27 @@ mod tests {
         }
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
         let journal = Comparison::of(&replay(&lines), &StateFacts::default()).status();
-        assert_eq!((journal.not_recorded.len(), journal.not_recorded[20].as_str()), (21, "and 10 more"));
+        assert_eq!(
+            (
+                journal.not_recorded.len(),
+                journal.not_recorded[20].as_str()
+            ),
+            (21, "and 10 more")
+        );
         assert_eq!(journal.summary, "30 created and not recorded; no state");
         assert!(journal.compared && journal.wants_recovery());
-        let journal = uncompared(&replay(&["start create t.a", "complete create t.a 1", "start create t.b"]), "it is elsewhere");
-        assert_eq!(journal.summary, "1 created, 1 begun and uncertain; not compared with the state: it is elsewhere");
+        let journal = uncompared(
+            &replay(&[
+                "start create t.a",
+                "complete create t.a 1",
+                "start create t.b",
+            ]),
+            "it is elsewhere",
+        );
+        assert_eq!(
+            journal.summary,
+            "1 created, 1 begun and uncertain; not compared with the state: it is elsewhere"
+        );
         assert_eq!(journal.uncertain, ["t.a id=1 (created)", "t.b (create)"]);
         assert!(!journal.compared && journal.wants_recovery());
         let quiet = Comparison::of(&replay(&["start update t.a 1"]), &state(&["t.a 1"])).status();

@@ -158,17 +158,32 @@ mod tests {
             at: "2026-11-21T10:00:00Z".into(),
         };
         for line in [
-            Line::Begin(Head { managed: true, state: "sha256:ab".into() }),
-            Line::Start(Operation { id: None, ..operation.clone() }),
+            Line::Begin(Head {
+                managed: true,
+                state: "sha256:ab".into(),
+            }),
+            Line::Start(Operation {
+                id: None,
+                ..operation.clone()
+            }),
             Line::Complete(operation.clone()),
             Line::Errored(operation),
-            Line::End(Ended { code: 1, saved: true }),
+            Line::End(Ended {
+                code: 1,
+                saved: true,
+            }),
         ] {
             let bytes = line.to_bytes();
-            assert_eq!(bytes.iter().position(|b| *b == b'\n'), Some(bytes.len() - 1));
+            assert_eq!(
+                bytes.iter().position(|b| *b == b'\n'),
+                Some(bytes.len() - 1)
+            );
             assert_eq!(Line::parse(&bytes), Some(line));
         }
-        assert_eq!(Line::parse(b"[7 bytes are missing here: the log could not be kept]"), None);
+        assert_eq!(
+            Line::parse(b"[7 bytes are missing here: the log could not be kept]"),
+            None
+        );
         let later = br#"{"event":"start","action":"transmute","address":"a.b","new":1}"#;
         assert!(matches!(Line::parse(later), Some(Line::Start(o)) if o.action == Action::Other));
     }

@@ -105,7 +105,9 @@ impl Replay {
             return;
         }
         self.begun += 1;
-        self.place(&operation).open.push((operation.action, operation.id));
+        self.place(&operation)
+            .open
+            .push((operation.action, operation.id));
     }
 
     fn complete(&mut self, operation: Operation) {
@@ -159,7 +161,10 @@ impl Replay {
 impl Place {
     /// Removes the oldest open operation of this kind. The outer option is `None` without such an operation, the inner one if the tool
     /// printed no ID.
-    #[expect(clippy::option_option, reason = "none is under way, or one that has no ID")]
+    #[expect(
+        clippy::option_option,
+        reason = "none is under way, or one that has no ID"
+    )]
     fn close(&mut self, action: Action) -> Option<Option<String>> {
         let at = self.open.iter().position(|(open, _)| *open == action)?;
         Some(self.open.remove(at).1)
@@ -170,11 +175,17 @@ impl Place {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::apply_log) fn operation(action: Action, address: &str, id: Option<&str>) -> Operation {
+    pub(in crate::apply_log) fn operation(
+        action: Action,
+        address: &str,
+        id: Option<&str>,
+    ) -> Operation {
         Operation {
             action,
             address: address.into(),
-            kind: crate::apply_log::address::kind(address).unwrap_or_default().into(),
+            kind: crate::apply_log::address::kind(address)
+                .unwrap_or_default()
+                .into(),
             provider: String::new(),
             id: id.map(Into::into),
             at: String::new(),
@@ -187,7 +198,10 @@ pub(super) mod tests {
         for line in lines {
             let words: Vec<_> = line.split(' ').collect();
             if words[0] == "end" {
-                replay.push(Line::End(Ended { code: 1, saved: true }));
+                replay.push(Line::End(Ended {
+                    code: 1,
+                    saved: true,
+                }));
                 continue;
             }
             let operation = operation(Action::of(words[1]), words[2], words.get(3).copied());

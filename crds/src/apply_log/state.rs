@@ -101,15 +101,22 @@ struct Attributes {
 /// # Errors
 /// When the input is not a readable state.
 pub fn read(from: impl Read) -> Result<StateFacts, StateError> {
-    let Some(file) = document::<File>(from)? else { return Ok(StateFacts::default()) };
+    let Some(file) = document::<File>(from)? else {
+        return Ok(StateFacts::default());
+    };
     match file.version {
         Some(4) => {}
         _ if file.encrypted_data.is_some() => return Err(StateError::Encrypted),
         other => return Err(StateError::Version(other.unwrap_or_default())),
     }
     let resources = file.resources.unwrap_or_default();
-    let managed = resources.into_iter().filter(|resource| resource.mode == "managed");
-    Ok(StateFacts { serial: file.serial, objects: managed.flat_map(objects).collect() })
+    let managed = resources
+        .into_iter()
+        .filter(|resource| resource.mode == "managed");
+    Ok(StateFacts {
+        serial: file.serial,
+        objects: managed.flat_map(objects).collect(),
+    })
 }
 
 /// The JSON document in a text, after any other output of the tool; `None` when the text has none.
@@ -138,15 +145,28 @@ pub(crate) fn document<T: DeserializeOwned>(from: impl Read) -> Result<Option<T>
 }
 
 fn objects(resource: Resource) -> impl Iterator<Item = Recorded> {
-    let Resource { module, kind, name, instances, .. } = resource;
-    let stem = if module.is_empty() { format!("{kind}.{name}") } else { format!("{module}.{kind}.{name}") };
+    let Resource {
+        module,
+        kind,
+        name,
+        instances,
+        ..
+    } = resource;
+    let stem = if module.is_empty() {
+        format!("{kind}.{name}")
+    } else {
+        format!("{module}.{kind}.{name}")
+    };
     instances.into_iter().map(move |instance| {
         let index = match &instance.index_key {
             Some(Value::String(key)) => format!("[{}]", quoted(key)),
             Some(Value::Number(number)) => format!("[{number}]"),
             _ => String::new(),
         };
-        let id = [instance.attributes, instance.attributes_flat].into_iter().flatten().find_map(|attributes| attributes.id);
+        let id = [instance.attributes, instance.attributes_flat]
+            .into_iter()
+            .flatten()
+            .find_map(|attributes| attributes.id);
         Recorded {
             address: format!("{stem}{index}"),
             id: id.and_then(|id| id.as_str().map(str::to_owned)),
@@ -196,12 +216,24 @@ mod tests {
     fn empty_input_is_an_empty_state_and_garbage_an_error() {
         assert_eq!(read(&b" \n"[..]).unwrap(), StateFacts::default());
         let warned = read(&b"\nWarning: old\n\n{\"version\":4,\"serial\":2}\n"[..]).unwrap();
-        assert_eq!(warned, StateFacts { serial: Some(2), objects: Vec::new() });
+        assert_eq!(
+            warned,
+            StateFacts {
+                serial: Some(2),
+                objects: Vec::new()
+            }
+        );
         assert!(matches!(
             read(&br#"{"meta":{},"encrypted_data":"x","encryption_version":"v0"}"#[..]),
             Err(StateError::Encrypted)
         ));
-        assert!(matches!(read(&br#"{"version":3}"#[..]), Err(StateError::Version(3))));
-        assert!(matches!(read(&b"{\"version\":4,"[..]), Err(StateError::Json(_))));
+        assert!(matches!(
+            read(&br#"{"version":3}"#[..]),
+            Err(StateError::Version(3))
+        ));
+        assert!(matches!(
+            read(&b"{\"version\":4,"[..]),
+            Err(StateError::Json(_))
+        ));
     }
 }

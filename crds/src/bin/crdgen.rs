@@ -15,14 +15,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     let guide = top.join("design/guide");
     fs::write(guide.join("fields.md"), crds::guide::fields())?;
     fs::write(guide.join("reasons.md"), crds::guide::reasons())?;
-    between(&top.join(fields::POLICY_PATH), "# fields: generated", "    # end\n", &fields::policy())?;
-    between(&top.join(fields::DESIGN_PATH), "<!-- fields: generated", "<!-- end -->\n", &fields::table())
+    between(
+        &top.join(fields::POLICY_PATH),
+        "# fields: generated",
+        "    # end\n",
+        &fields::policy(),
+    )?;
+    between(
+        &top.join(fields::DESIGN_PATH),
+        "<!-- fields: generated",
+        "<!-- end -->\n",
+        &fields::table(),
+    )
 }
 
 /// Replaces the text between the line with the first mark and the second mark.
 fn between(path: &Path, begin: &str, end: &str, text: &str) -> Result<(), Box<dyn Error>> {
     let page = fs::read_to_string(path)?;
-    let lost = || format!("{} lacks its marks {begin:?} and {end:?}; it was not changed", path.display());
+    let lost = || {
+        format!(
+            "{} lacks its marks {begin:?} and {end:?}; it was not changed",
+            path.display()
+        )
+    };
     let (head, rest) = page.split_once(begin).ok_or_else(lost)?;
     let (line, rest) = rest.split_once('\n').ok_or_else(lost)?;
     let (_, tail) = rest.split_once(end).ok_or_else(lost)?;

@@ -23,17 +23,26 @@ pub fn terraform_repository() -> Value {
         "interval is at least 30s and at most 24h",
     )]);
     root["properties"]["status"]["properties"]["refs"]["x-kubernetes-list-type"] = "map".into();
-    root["properties"]["status"]["properties"]["refs"]["x-kubernetes-list-map-keys"] = json!(["name"]);
-    bound(&mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], true);
+    root["properties"]["status"]["properties"]["refs"]["x-kubernetes-list-map-keys"] =
+        json!(["name"]);
+    bound(
+        &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"],
+        true,
+    );
     crd
 }
 
 /// The CustomResourceDefinition of `TerraformLayer`, as JSON.
 pub fn terraform_layer() -> Value {
     let mut crd = serde_json::to_value(TerraformLayer::crd()).unwrap_or_default();
-    let root = definition(&mut crd, "A directory of a repository at a ref, planned and applied continuously.");
-    root["x-kubernetes-validations"] =
-        rules(&[(&format!("self.metadata.name.size() <= {MAX_LAYER_NAME}"), "the name of a layer has at most 63 characters")]);
+    let root = definition(
+        &mut crd,
+        "A directory of a repository at a ref, planned and applied continuously.",
+    );
+    root["x-kubernetes-validations"] = rules(&[(
+        &format!("self.metadata.name.size() <= {MAX_LAYER_NAME}"),
+        "the name of a layer has at most 63 characters",
+    )]);
     let spec = &mut root["properties"]["spec"]["properties"];
     described(&mut spec["template"], template(&RUN_ONLY, &[]));
     spec["template"]["x-kubernetes-validations"] = rules(&[(
@@ -52,26 +61,50 @@ pub fn terraform_layer() -> Value {
             || ![self.remediation.onCommit, self.remediation.onDrift, self.remediation.onDelete].exists(r, r == 'Automatic')",
         "planServiceAccountName needs a remediation without Automatic: a plan without approval is applied by the pod that made it",
     )]);
-    all.as_array_mut().into_iter().for_each(|all| all.extend(automatic.as_array().cloned().unwrap_or_default()));
+    all.as_array_mut()
+        .into_iter()
+        .for_each(|all| all.extend(automatic.as_array().cloned().unwrap_or_default()));
     spec["x-kubernetes-validations"] = all;
-    bound(&mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], true);
+    bound(
+        &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"],
+        true,
+    );
     crd
 }
 
 /// Fields of a run's spec that the layer determines, as JSON Pointers. The retention of runs is the layer's
 /// `runHistory`.
-const RUN_ONLY: [&str; 7] =
-    ["/source", "/operation", "/recover", "/approval/mode", "/targets", "/replace", "/ttlSecondsAfterFinished"];
+const RUN_ONLY: [&str; 7] = [
+    "/source",
+    "/operation",
+    "/recover",
+    "/approval/mode",
+    "/targets",
+    "/replace",
+    "/ttlSecondsAfterFinished",
+];
 /// Fields reserved to the layer's creator. A repository sets no defaults for them.
-const OWNERS: [&str; 7] =
-    ["/runner/serviceAccountName", "/runner/planServiceAccountName", "/runner/image", "/hooks", "/env", "/envFrom", "/outputs"];
+const OWNERS: [&str; 7] = [
+    "/runner/serviceAccountName",
+    "/runner/planServiceAccountName",
+    "/runner/image",
+    "/hooks",
+    "/env",
+    "/envFrom",
+    "/outputs",
+];
 /// The schema of a run's spec without some fields. Nothing is required and nothing has a default, so an unset field
 /// stays unset. Rules that compare fields apply only to the run.
 fn template(without: &[&str], and: &[&str]) -> Value {
-    let mut spec = terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].take();
+    let mut spec =
+        terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+            .take();
     for pointer in without.iter().chain(and) {
         let (parent, field) = pointer.rsplit_once('/').unwrap_or_default();
-        let parent = parent.split('/').filter(|part| !part.is_empty()).fold(&mut spec, |at, part| &mut at["properties"][part]);
+        let parent = parent
+            .split('/')
+            .filter(|part| !part.is_empty())
+            .fold(&mut spec, |at, part| &mut at["properties"][part]);
         if let Some(properties) = parent["properties"].as_object_mut() {
             properties.remove(field);
         }
@@ -83,14 +116,21 @@ fn template(without: &[&str], and: &[&str]) -> Value {
 /// Removes defaults, `required`, and rules that would fail on unset fields. List items keep them: an item is complete
 /// or absent.
 fn unset(schema: &mut Value, open: bool) {
-    let Some(object) = schema.as_object_mut() else { return };
+    let Some(object) = schema.as_object_mut() else {
+        return;
+    };
     object.remove("default");
     if open {
         object.remove("required");
         if object.contains_key("properties") {
             object.remove("x-kubernetes-validations");
         }
-        for inner in object.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+        for inner in object
+            .get_mut("properties")
+            .and_then(Value::as_object_mut)
+            .into_iter()
+            .flat_map(Map::values_mut)
+        {
             unset(inner, true);
         }
     }
@@ -133,7 +173,9 @@ mod tests {
     use super::*;
 
     fn unbounded(path: &str, schema: &Value, found: &mut Vec<String>) {
-        let Some(object) = schema.as_object() else { return };
+        let Some(object) = schema.as_object() else {
+            return;
+        };
         let lacks = |key| !object.contains_key(key);
         match object.get("type").and_then(Value::as_str) {
             Some("string") if lacks("maxLength") && lacks("enum") => found.push(path.into()),
@@ -153,7 +195,12 @@ mod tests {
                 unbounded(&format!("{path}[]"), inner, found);
             }
         }
-        for (name, inner) in object.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        for (name, inner) in object
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
             unbounded(&format!("{path}.{name}"), inner, found);
         }
     }
@@ -169,7 +216,14 @@ mod tests {
         for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
             let path = format!("{path}.{name}");
             to(&path, inner);
-            if !matches!(name.as_str(), "affinity" | "tolerations" | "topologySpreadConstraints" | "resources" | "conditions") {
+            if !matches!(
+                name.as_str(),
+                "affinity"
+                    | "tolerations"
+                    | "topologySpreadConstraints"
+                    | "resources"
+                    | "conditions"
+            ) {
                 visit(&path, inner, to);
                 visit(&format!("{path}[]"), &inner["items"], to);
             }
@@ -189,7 +243,11 @@ mod tests {
     fn definitions_fit_into_the_annotation_of_kubectl_apply() {
         // All annotations of an object together are limited to 256 KiB.
         for (name, text) in files().unwrap() {
-            assert!(text.len() < 196_608, "`kubectl apply` keeps a copy of {name} in an annotation: {}", text.len());
+            assert!(
+                text.len() < 196_608,
+                "`kubectl apply` keeps a copy of {name} in an annotation: {}",
+                text.len()
+            );
         }
     }
 
@@ -198,7 +256,9 @@ mod tests {
     fn descriptions_name_defaults_and_bounds_of_the_spec() {
         let mut missing = Vec::new();
         let mut check = |path: &str, inner: &Value| {
-            let Some(text) = inner["description"].as_str() else { return missing.push(path.to_owned()) };
+            let Some(text) = inner["description"].as_str() else {
+                return missing.push(path.to_owned());
+            };
             if path.starts_with("status") {
                 return;
             }
@@ -210,13 +270,29 @@ mod tests {
                 default => words.push(format!("Default: `{default}`")),
             }
             // Skip the lengths of Kubernetes names (253), and of durations and enums (16), which their own format bounds.
-            let length = inner["maxLength"].as_u64().filter(|length| ![16, 253].contains(length));
-            let most = ["maximum", "maxItems", "maxProperties"].iter().find_map(|bound| inner[bound].as_f64());
+            let length = inner["maxLength"]
+                .as_u64()
+                .filter(|length| ![16, 253].contains(length));
+            let most = ["maximum", "maxItems", "maxProperties"]
+                .iter()
+                .find_map(|bound| inner[bound].as_f64());
             words.extend(length.map(|length| format!("at most {length} characters")));
             words.extend(most.map(|most| format!("at most {most}")));
-            words.extend(inner["minimum"].as_f64().filter(|least| *least > 0.0).map(|least| format!("at least {least}")));
-            let lacks = |word: &&String| !text.contains(word.as_str()) && !text.contains(&word.replacen("at", "At", 1));
-            missing.extend(words.iter().filter(lacks).map(|word| format!("{path}: {word}")));
+            words.extend(
+                inner["minimum"]
+                    .as_f64()
+                    .filter(|least| *least > 0.0)
+                    .map(|least| format!("at least {least}")),
+            );
+            let lacks = |word: &&String| {
+                !text.contains(word.as_str()) && !text.contains(&word.replacen("at", "At", 1))
+            };
+            missing.extend(
+                words
+                    .iter()
+                    .filter(lacks)
+                    .map(|word| format!("{path}: {word}")),
+            );
         };
         for schema in schemas() {
             visit("spec", &schema["properties"]["spec"], &mut check);
@@ -228,9 +304,15 @@ mod tests {
     #[test]
     fn committed_definitions_equal_the_generated_ones() {
         for (name, text) in files().unwrap() {
-            let path = format!("{}/../charts/pawl/files/crds/{name}", env!("CARGO_MANIFEST_DIR"));
+            let path = format!(
+                "{}/../charts/pawl/files/crds/{name}",
+                env!("CARGO_MANIFEST_DIR")
+            );
             let committed = std::fs::read_to_string(path).unwrap_or_default();
-            assert!(committed == text, "run `cargo run --release --bin crdgen` and commit {name}");
+            assert!(
+                committed == text,
+                "run `cargo run --release --bin crdgen` and commit {name}"
+            );
         }
     }
 }

@@ -27,12 +27,19 @@ pub struct RootRule {
 pub fn root_rules() -> Vec<RootRule> {
     let rule = |name, rule: &str, message| RootRule {
         name,
-        rule: rule.replace('\n', " ").split_whitespace().collect::<Vec<_>>().join(" "),
+        rule: rule
+            .replace('\n', " ")
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" "),
         message,
     };
     let unset = |field: &str| format!("!oldSelf.?status.?{field}.hasValue()");
-    let same =
-        |field: &str| format!("has(self.status) && has(self.status.{field}) && self.status.{field} == oldSelf.status.{field}");
+    let same = |field: &str| {
+        format!(
+            "has(self.status) && has(self.status.{field}) && self.status.{field} == oldSelf.status.{field}"
+        )
+    };
     let phase = "self.?status.?phase.orValue('')";
     vec![
         rule("name", &format!("self.metadata.name.size() <= {MAX_RUN_NAME}"), "the name of a run has at most 52 characters"),
@@ -68,18 +75,40 @@ fn legal_transitions() -> String {
         let next = quoted(phase.successors().iter().map(|p| p.as_str()));
         format!("(oldSelf.status.phase == '{phase}' && self.?status.?phase.orValue('') in {next})")
     };
-    Phase::ALL.into_iter().filter(|phase| !phase.is_terminal()).map(of).collect::<Vec<_>>().join(" || ")
+    Phase::ALL
+        .into_iter()
+        .filter(|phase| !phase.is_terminal())
+        .map(of)
+        .collect::<Vec<_>>()
+        .join(" || ")
 }
 
 fn results_of_phases() -> String {
-    let of = |phase| quoted(RunResult::ALL.into_iter().filter(move |r| r.phase() == phase).map(RunResult::as_str));
+    let of = |phase| {
+        quoted(
+            RunResult::ALL
+                .into_iter()
+                .filter(move |r| r.phase() == phase)
+                .map(RunResult::as_str),
+        )
+    };
     [Phase::Succeeded, Phase::Failed, Phase::Canceled]
-        .map(|phase| format!("(self.status.phase == '{phase}' && self.status.result in {})", of(phase)))
+        .map(|phase| {
+            format!(
+                "(self.status.phase == '{phase}' && self.status.result in {})",
+                of(phase)
+            )
+        })
         .join(" || ")
 }
 
 fn claimed_results() -> String {
-    quoted(RunResult::ALL.into_iter().filter(|r| r.needs_claim()).map(RunResult::as_str))
+    quoted(
+        RunResult::ALL
+            .into_iter()
+            .filter(|r| r.needs_claim())
+            .map(RunResult::as_str),
+    )
 }
 
 /// The CustomResourceDefinition of `TerraformRun`, as JSON.
@@ -91,9 +120,13 @@ pub fn terraform_run() -> Value {
     crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
     let version = &mut crd["spec"]["versions"][0];
     let root = &mut version["schema"]["openAPIV3Schema"];
-    root["description"] = "One run of Terraform or OpenTofu: one plan, and at most one apply of it.".into();
+    root["description"] =
+        "One run of Terraform or OpenTofu: one plan, and at most one apply of it.".into();
     root["required"] = json!(["spec"]);
-    root["x-kubernetes-validations"] = root_rules().into_iter().map(|r| json!({"rule": r.rule, "message": r.message})).collect();
+    root["x-kubernetes-validations"] = root_rules()
+        .into_iter()
+        .map(|r| json!({"rule": r.rule, "message": r.message}))
+        .collect();
     shape(root);
     bound(root, true);
     crd
@@ -115,7 +148,8 @@ fn shape(root: &mut Value) {
         )]);
     }
     spec["source"]["properties"]["artifact"]["x-kubernetes-validations"] = inside("the archive");
-    spec["source"]["properties"]["repository"]["x-kubernetes-validations"] = inside("the repository");
+    spec["source"]["properties"]["repository"]["x-kubernetes-validations"] =
+        inside("the repository");
     for identity in ["aws", "gcp", "azure", "vault"] {
         // A token with such an audience would give access to the run's own plans and states.
         spec["credentials"]["properties"][identity]["x-kubernetes-validations"] = rules(&[(
@@ -125,7 +159,10 @@ fn shape(root: &mut Value) {
     }
     let git = &mut spec["source"]["properties"]["git"];
     git["x-kubernetes-validations"] = rules(&[
-        ("!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')", "path stays inside the repository"),
+        (
+            "!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')",
+            "path stays inside the repository",
+        ),
         (
             "!self.revision.contains('..') && !self.revision.endsWith('.lock') && !self.revision.contains('@{')",
             "not a branch, tag or commit",
@@ -165,8 +202,14 @@ fn shape(root: &mut Value) {
             "[has(self.inline), has(self.configMapKeyRef), has(self.path)].filter(x, x).size() == 1",
             "exactly one of inline, configMapKeyRef and path",
         ),
-        ("!has(self.path) || self.when != 'BeforeSetup'", "there is no file of the source before Setup"),
-        ("!has(self.path) || !self.path.startsWith('/')", "path is relative to the stack's directory"),
+        (
+            "!has(self.path) || self.when != 'BeforeSetup'",
+            "there is no file of the source before Setup",
+        ),
+        (
+            "!has(self.path) || !self.path.startsWith('/')",
+            "path is relative to the stack's directory",
+        ),
     ]);
     spec["hooks"]["x-kubernetes-list-type"] = "map".into();
     spec["hooks"]["x-kubernetes-list-map-keys"] = json!(["name"]);
@@ -193,7 +236,10 @@ fn shape(root: &mut Value) {
     )]);
     let spec = &mut root["properties"]["spec"]["properties"];
     spec["approval"]["x-kubernetes-validations"] = rules(&[
-        ("duration(self.holdFor) <= duration('24h')", "holdFor is at most 24h"),
+        (
+            "duration(self.holdFor) <= duration('24h')",
+            "holdFor is at most 24h",
+        ),
         (
             "duration(self.expiresAfter) >= duration('1s') && duration(self.expiresAfter) <= duration('720h')",
             "expiresAfter is at least 1s and at most 720h",
@@ -213,10 +259,15 @@ fn inputs(spec: &mut Value) {
         "[has(self.path), has(self.configMapKeyRef), has(self.secretKeyRef)].filter(x, x).size() == 1",
         "exactly one of path, configMapKeyRef and secretKeyRef",
     )]);
-    spec["envFrom"]["items"]["x-kubernetes-validations"] =
-        rules(&[("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef and secretRef")]);
+    spec["envFrom"]["items"]["x-kubernetes-validations"] = rules(&[(
+        "has(self.configMapRef) != has(self.secretRef)",
+        "exactly one of configMapRef and secretRef",
+    )]);
     spec["files"]["items"]["x-kubernetes-validations"] = rules(&[
-        ("has(self.secretKeyRef) != has(self.configMapKeyRef)", "exactly one of secretKeyRef and configMapKeyRef"),
+        (
+            "has(self.secretKeyRef) != has(self.configMapKeyRef)",
+            "exactly one of secretKeyRef and configMapKeyRef",
+        ),
         (INSIDE, "path is relative, and without the parts . and .."),
     ]);
     spec["files"]["x-kubernetes-list-type"] = "map".into();

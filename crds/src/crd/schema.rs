@@ -7,7 +7,10 @@ pub(super) const NAMED: &str = "credentials of aws, gcp, azure and vault need ru
 
 /// Rules with the API server's messages for violations.
 pub(super) fn rules(rules: &[(&str, &str)]) -> Value {
-    rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect()
+    rules
+        .iter()
+        .map(|(rule, message)| json!({"rule": rule, "message": message}))
+        .collect()
 }
 
 /// The rule that `path` does not lead outside.
@@ -21,14 +24,18 @@ pub(super) fn inside(what: &str) -> Value {
 /// Adds a bound to every string, list and map without one (Kubernetes' own types have none), and drops the long
 /// descriptions of those types; `kubectl explain pod.spec` shows them.
 pub(super) fn bound(schema: &mut Value, ours: bool) {
-    let Some(object) = schema.as_object_mut() else { return };
+    let Some(object) = schema.as_object_mut() else {
+        return;
+    };
     if !ours {
         object.remove("description");
     }
     match object.get("type").and_then(Value::as_str) {
         Some("string") if !object.contains_key("enum") => default_to(object, "maxLength", 1024),
         Some("array") => default_to(object, "maxItems", 32),
-        Some("object") if object.contains_key("additionalProperties") => default_to(object, "maxProperties", 64),
+        Some("object") if object.contains_key("additionalProperties") => {
+            default_to(object, "maxProperties", 64)
+        }
         _ => {}
     }
     if object.get("x-kubernetes-int-or-string").is_some() {
@@ -41,8 +48,14 @@ pub(super) fn bound(schema: &mut Value, ours: bool) {
     }
     if let Some(properties) = object.get_mut("properties").and_then(Value::as_object_mut) {
         for (name, inner) in properties {
-            let foreign =
-                matches!(name.as_str(), "affinity" | "tolerations" | "topologySpreadConstraints" | "resources" | "conditions");
+            let foreign = matches!(
+                name.as_str(),
+                "affinity"
+                    | "tolerations"
+                    | "topologySpreadConstraints"
+                    | "resources"
+                    | "conditions"
+            );
             let description = inner.get("description").cloned();
             bound(inner, ours && !foreign);
             if let (true, true, Some(text)) = (ours, foreign, description) {

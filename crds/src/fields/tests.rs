@@ -5,13 +5,19 @@ use crate::{crd, status_limit::fit};
 use serde_json::json;
 
 fn schema() -> Value {
-    crd::terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"].clone()
+    crd::terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+        .clone()
 }
 
 /// A status with all fields, all too long; without those of other owners, whose lengths are bounded.
 fn of_the_agent() -> TerraformRunStatus {
     let mut status: TerraformRunStatus = serde_json::from_value(too_long(&schema())).unwrap();
-    clear(&mut status, |field| matches!(field.owner, Owner::Controller | Owner::Adoption | Owner::Claim));
+    clear(&mut status, |field| {
+        matches!(
+            field.owner,
+            Owner::Controller | Owner::Adoption | Owner::Claim
+        )
+    });
     status
 }
 
@@ -26,7 +32,10 @@ fn too_long(schema: &Value) -> Value {
         Some("array") => vec![too_long(&schema["items"]); 100].into(),
         Some("object") => {
             let fields = schema["properties"].as_object().into_iter().flatten();
-            fields.map(|(name, inner)| (name.clone(), too_long(inner))).collect::<serde_json::Map<_, _>>().into()
+            fields
+                .map(|(name, inner)| (name.clone(), too_long(inner)))
+                .collect::<serde_json::Map<_, _>>()
+                .into()
         }
         Some("boolean") => json!(true),
         _ => json!(1),
@@ -37,10 +46,17 @@ fn too_long(schema: &Value) -> Value {
 fn visit(path: &str, schema: &Value, value: &Value, to: &mut impl FnMut(&str, &Value, &Value)) {
     to(path, schema, value);
     match value {
-        Value::Array(items) => items.iter().for_each(|item| visit(path, &schema["items"], item, to)),
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| visit(path, &schema["items"], item, to)),
         Value::Object(fields) => {
             for (name, inner) in fields {
-                visit(format!("{path}.{name}").trim_start_matches('.'), &schema["properties"][name], inner, to);
+                visit(
+                    format!("{path}.{name}").trim_start_matches('.'),
+                    &schema["properties"][name],
+                    inner,
+                    to,
+                );
             }
         }
         _ => {}
@@ -50,7 +66,12 @@ fn visit(path: &str, schema: &Value, value: &Value, to: &mut impl FnMut(&str, &V
 #[test]
 fn field_table_has_every_field_once() {
     let schema = schema();
-    let mut of_type: Vec<_> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+    let mut of_type: Vec<_> = schema["properties"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
     let mut listed: Vec<_> = FIELDS.iter().map(|field| field.name).collect();
     of_type.sort_unstable();
     listed.sort_unstable();
@@ -61,9 +82,18 @@ fn field_table_has_every_field_once() {
         let mut one = TerraformRunStatus::default();
         copy(&full, &mut one, |other| other.name == field.name);
         let written = serde_json::to_value(&one).unwrap();
-        assert_eq!(written.as_object().unwrap().keys().collect::<Vec<_>>(), [field.name]);
-        assert_eq!(changes(&TerraformRunStatus::default(), &one), [(field.name, Some(written[field.name].clone()))]);
-        assert_eq!(changes(&one, &TerraformRunStatus::default()), [(field.name, None)]);
+        assert_eq!(
+            written.as_object().unwrap().keys().collect::<Vec<_>>(),
+            [field.name]
+        );
+        assert_eq!(
+            changes(&TerraformRunStatus::default(), &one),
+            [(field.name, Some(written[field.name].clone()))]
+        );
+        assert_eq!(
+            changes(&one, &TerraformRunStatus::default()),
+            [(field.name, None)]
+        );
         clear(&mut one, |other| other.name == field.name);
         assert_eq!(one, TerraformRunStatus::default());
     }
@@ -71,9 +101,14 @@ fn field_table_has_every_field_once() {
 
 #[test]
 fn policy_and_design_match_the_fields() {
-    let read = |path: &str| std::fs::read_to_string(format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let read = |path: &str| {
+        std::fs::read_to_string(format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    };
     for (path, text) in [(POLICY_PATH, policy()), (DESIGN_PATH, table())] {
-        assert!(read(path).contains(&text), "{path}: run `cargo run --release --bin crdgen` and commit the result");
+        assert!(
+            read(path).contains(&text),
+            "{path}: run `cargo run --release --bin crdgen` and commit the result"
+        );
     }
 }
 
@@ -84,15 +119,31 @@ fn texts_of_the_agent_are_clipped_to_the_schema() {
     // Digests, and words that the agent chooses.
     let chosen = "failure.reason plan.bundle plan.checksum plan.platform plan.revision plan.stateKey plan.summary steps.name";
     let mut found = BTreeSet::new();
-    visit("", &schema(), &serde_json::to_value(&status).unwrap(), &mut |path, schema, value| {
-        let exceeds = |bound: &str, length: usize| schema[bound].as_u64().is_some_and(|most| length as u64 > most);
-        let is_long = value.as_str().is_some_and(|text| exceeds("maxLength", text.chars().count()))
-            || value.as_array().is_some_and(|items| exceeds("maxItems", items.len()));
-        if is_long && !chosen.split(' ').any(|known| known == path) {
-            found.insert(path.to_owned());
-        }
-    });
-    assert!(found.is_empty(), "{found:#?} are longer than the schema permits: their row in FIELDS has to name their texts");
+    visit(
+        "",
+        &schema(),
+        &serde_json::to_value(&status).unwrap(),
+        &mut |path, schema, value| {
+            let exceeds = |bound: &str, length: usize| {
+                schema[bound]
+                    .as_u64()
+                    .is_some_and(|most| length as u64 > most)
+            };
+            let is_long = value
+                .as_str()
+                .is_some_and(|text| exceeds("maxLength", text.chars().count()))
+                || value
+                    .as_array()
+                    .is_some_and(|items| exceeds("maxItems", items.len()));
+            if is_long && !chosen.split(' ').any(|known| known == path) {
+                found.insert(path.to_owned());
+            }
+        },
+    );
+    assert!(
+        found.is_empty(),
+        "{found:#?} are longer than the schema permits: their row in FIELDS has to name their texts"
+    );
 }
 
 #[test]
@@ -104,11 +155,16 @@ fn unredacted_texts_are_listed() {
         }
     });
     let mut left = BTreeSet::new();
-    visit("", &Value::Null, &serde_json::to_value(&status).unwrap(), &mut |path, _, value| {
-        if value.as_str().is_some_and(|text| text.starts_with('x')) {
-            left.insert(path.to_owned());
-        }
-    });
+    visit(
+        "",
+        &Value::Null,
+        &serde_json::to_value(&status).unwrap(),
+        &mut |path, _, value| {
+            if value.as_str().is_some_and(|text| text.starts_with('x')) {
+                left.insert(path.to_owned());
+            }
+        },
+    );
     let known = "failedHook.name failure.diagnostics.severity failure.reason nextStep outputs.reason plan.bundle plan.checksum plan.platform plan.revision \
                      plan.stateKey plan.summary plan.tool stateLock.created stateLock.id stateLock.operation stateLock.who steps.name";
     assert_eq!(left.into_iter().collect::<Vec<_>>().join(" "), known);

@@ -68,7 +68,10 @@ macro_rules! reasons {
 impl Reason {
     /// The reason with this name; `None` for a name from a newer version.
     pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.iter().find(|reason| reason.as_str() == word).copied()
+        Self::ALL
+            .iter()
+            .find(|reason| reason.as_str() == word)
+            .copied()
     }
 
     /// A failure with this reason that changed nothing. The message is clipped to its bound.
@@ -416,13 +419,16 @@ const NAMED: Step = First("correct what the message names");
 /// On a laptop a file takes the place of an object's key.
 const OF_OBJECT: &str = "write the file that the message names";
 const MIRROR: Step = First("make sure that the mirror of the tool answers");
-const NOT_GENUINE: Step = First("find out who changed the mirror or the cache that the message names");
+const NOT_GENUINE: Step =
+    First("find out who changed the mirror or the cache that the message names");
 const THROTTLE: Step = First("wait until the service takes requests again");
-const RESTORE: Step = First("restore an earlier version of the state, or give the key that it is encrypted with");
+const RESTORE: Step =
+    First("restore an earlier version of the state, or give the key that it is encrypted with");
 const LOCKED: Step = First("when the lock's owner has ended");
 const COMPARE: Step = First("compare the state with what exists");
 const MISMATCH: Step = First("find out what changed the files that the message names");
-const INTERRUPTED: Step = First("see in the message and the log what was applied before it was asked to stop");
+const INTERRUPTED: Step =
+    First("see in the message and the log what was applied before it was asked to stop");
 const ADOPT: Step = First("add the import block of the message to the code, or remove the object");
 
 #[cfg(test)]
@@ -434,12 +440,17 @@ mod tests {
         for (i, reason) in Reason::ALL.iter().enumerate() {
             let word = reason.as_str();
             assert!(
-                word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(|c| c.is_ascii_alphabetic()),
+                word.starts_with(|c: char| c.is_ascii_uppercase())
+                    && word.chars().all(|c| c.is_ascii_alphabetic()),
                 "{word}"
             );
             assert!(!Reason::ALL[..i].contains(reason), "{word} stands twice");
             assert_eq!((Reason::parse(word), ALL[i]), (Some(*reason), word));
-            assert!(reason.text().ends_with('.') && !reason.text().starts_with(' '), "{word}: {}", reason.text());
+            assert!(
+                reason.text().ends_with('.') && !reason.text().starts_with(' '),
+                "{word}: {}",
+                reason.text()
+            );
         }
         assert_eq!(Reason::parse("OfALaterVersion"), None);
     }
@@ -448,12 +459,19 @@ mod tests {
     #[test]
     fn failure_reasons_have_a_class_and_a_next_step() {
         for reason in Reason::ALL {
-            assert_eq!(reason.class().is_some(), reason.steps().0 != Never, "{reason}");
+            assert_eq!(
+                reason.class().is_some(),
+                reason.steps().0 != Never,
+                "{reason}"
+            );
         }
     }
 
     #[test]
     fn published_reasons_do_not_change() {
-        assert_eq!((WAITING, STATE_LOCKED, Reason::Unverified.as_str()), ("WaitingForApproval", "StateLocked", "Unverified"));
+        assert_eq!(
+            (WAITING, STATE_LOCKED, Reason::Unverified.as_str()),
+            ("WaitingForApproval", "StateLocked", "Unverified")
+        );
     }
 }

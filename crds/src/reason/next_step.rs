@@ -35,10 +35,19 @@ impl Facts {
     pub fn of(mut self, failure: &Failure) -> Self {
         self.code = failure.diagnostics.iter().find_map(|d| {
             let file = d.file.as_ref()?;
-            Some(d.line.map_or_else(|| file.clone(), |line| format!("{file}:{line}")))
+            Some(
+                d.line
+                    .map_or_else(|| file.clone(), |line| format!("{file}:{line}")),
+            )
         });
-        let addresses = failure.diagnostics.iter().filter_map(|d| d.address.as_deref());
-        self.variables = addresses.filter_map(|address| address.strip_prefix("var.")).map(str::to_owned).collect();
+        let addresses = failure
+            .diagnostics
+            .iter()
+            .filter_map(|d| d.address.as_deref());
+        self.variables = addresses
+            .filter_map(|address| address.strip_prefix("var."))
+            .map(str::to_owned)
+            .collect();
         self
     }
 }
@@ -96,7 +105,11 @@ pub fn is_of(reason: &str, place: Place) -> bool {
 
 fn step(reason: &str, place: Place) -> Option<Step> {
     let (cluster, laptop) = Reason::parse(reason)?.steps();
-    Some(if place == Place::Cluster { cluster } else { laptop })
+    Some(if place == Place::Cluster {
+        cluster
+    } else {
+        laptop
+    })
 }
 
 fn variables(place: Place, facts: &Facts) -> String {
@@ -116,17 +129,27 @@ mod tests {
     use crate::{Diagnostic, Reason, reason};
 
     fn facts() -> Facts {
-        Facts { again: "pawl again".into(), logs: "pawl logs".into(), ..Facts::default() }
+        Facts {
+            again: "pawl again".into(),
+            logs: "pawl logs".into(),
+            ..Facts::default()
+        }
     }
 
     #[test]
     fn steps_are_sentences_and_laptop_steps_name_no_spec() {
         for reason in reason::ALL {
-            assert!(is_of(reason, Place::Cluster) || !is_of(reason, Place::Laptop), "{reason} is of a laptop alone");
+            assert!(
+                is_of(reason, Place::Cluster) || !is_of(reason, Place::Laptop),
+                "{reason} is of a laptop alone"
+            );
             for place in [Place::Cluster, Place::Laptop] {
                 let text = next_step(reason, place, &facts());
                 assert!(
-                    text.len() > 8 && !text.starts_with(',') && !text.contains(".,") && !text.contains("  "),
+                    text.len() > 8
+                        && !text.starts_with(',')
+                        && !text.contains(".,")
+                        && !text.contains("  "),
                     "{reason}: {text}"
                 );
             }
@@ -135,39 +158,87 @@ mod tests {
                 assert!(!text.contains(word), "{reason}: {text}");
             }
         }
-        assert_eq!(next_step("OfALaterVersion", Place::Cluster, &facts()), "pawl again");
+        assert_eq!(
+            next_step("OfALaterVersion", Place::Cluster, &facts()),
+            "pawl again"
+        );
     }
 
     #[test]
     fn step_for_code_names_the_diagnosed_line() {
-        let at = Diagnostic { file: Some("main.tf".into()), line: Some(7), ..Diagnostic::default() };
+        let at = Diagnostic {
+            file: Some("main.tf".into()),
+            line: Some(7),
+            ..Diagnostic::default()
+        };
         let diagnostics = vec![Diagnostic::default(), at];
-        let failure = Failure { diagnostics, ..Reason::InvalidConfiguration.failure("") };
-        let of = |fixed| next_step(&failure.reason, Place::Cluster, &Facts { fixed, ..facts() }.of(&failure));
+        let failure = Failure {
+            diagnostics,
+            ..Reason::InvalidConfiguration.failure("")
+        };
+        let of = |fixed| {
+            next_step(
+                &failure.reason,
+                Place::Cluster,
+                &Facts { fixed, ..facts() }.of(&failure),
+            )
+        };
         assert_eq!(of(None), "correct main.tf:7, then: pawl again");
         let artifact = "create a run with corrected spec.source.artifact (a spec never changes)";
         assert_eq!(of(Some("spec.source.artifact")), artifact);
-        let of = |fixed| next_step(reason::VERSION_CONTRADICTION, Place::Cluster, &Facts { fixed, ..facts() });
+        let of = |fixed| {
+            next_step(
+                reason::VERSION_CONTRADICTION,
+                Place::Cluster,
+                &Facts { fixed, ..facts() },
+            )
+        };
         assert_eq!(
             of(Some("spec.source.artifact")),
             "create a run whose files and spec.tool.version agree on a version (a spec never changes)"
         );
-        assert!(of(None).starts_with("correct one of the places") && of(None).ends_with(", then: pawl again"));
+        assert!(
+            of(None).starts_with("correct one of the places")
+                && of(None).ends_with(", then: pawl again")
+        );
         // An interruption is not an error in the code.
-        let text = next_step(reason::APPLY_INTERRUPTED, Place::Cluster, &facts().of(&failure));
-        assert_eq!(text, "see in the message and the log what was applied before it was asked to stop, then: pawl again");
+        let text = next_step(
+            reason::APPLY_INTERRUPTED,
+            Place::Cluster,
+            &facts().of(&failure),
+        );
+        assert_eq!(
+            text,
+            "see in the message and the log what was applied before it was asked to stop, then: pawl again"
+        );
         // An unreachable host is not corrected in the code, even if the code names it.
-        let text = next_step(reason::PROVIDER_UNREACHABLE, Place::Laptop, &facts().of(&failure));
-        assert_eq!(text, "make sure that the host that the message names can be reached, then: pawl again");
+        let text = next_step(
+            reason::PROVIDER_UNREACHABLE,
+            Place::Laptop,
+            &facts().of(&failure),
+        );
+        assert_eq!(
+            text,
+            "make sure that the host that the message names can be reached, then: pawl again"
+        );
     }
 
     #[test]
     fn next_step_names_the_missing_variables() {
-        let named = |name: &str| Diagnostic { address: Some(name.into()), ..Diagnostic::default() };
+        let named = |name: &str| Diagnostic {
+            address: Some(name.into()),
+            ..Diagnostic::default()
+        };
         let diagnostics = vec![named("var.zone"), named("var.size")];
-        let failure = Failure { diagnostics, ..Reason::VariableNotSet.failure("") };
+        let failure = Failure {
+            diagnostics,
+            ..Reason::VariableNotSet.failure("")
+        };
         let of = |place| next_step(&failure.reason, place, &facts().of(&failure));
         assert_eq!(of(Place::Laptop), "pawl again --var zone=… --var size=…");
-        assert_eq!(of(Place::Cluster), "create a run with zone and size in spec.variables (a spec never changes)");
+        assert_eq!(
+            of(Place::Cluster),
+            "create a run with zone and size in spec.variables (a spec never changes)"
+        );
     }
 }

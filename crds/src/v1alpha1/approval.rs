@@ -74,7 +74,9 @@ impl Approval {
     pub fn is_automatic_for(&self, changes: &Changes) -> bool {
         let destroyed = changes.destroy.saturating_sub(changes.replace);
         self.mode == ApprovalMode::Automatic
-            && self.automatic_when.is_none_or(|most| destroyed <= most.max_destroy && changes.replace <= most.max_replace)
+            && self.automatic_when.is_none_or(|most| {
+                destroyed <= most.max_destroy && changes.replace <= most.max_replace
+            })
     }
 
     /// Who approves the plan of a run in this phase. The plan of an Automatic run is in `AwaitingApproval` only when it
@@ -110,7 +112,13 @@ pub struct Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { start: start(), setup: setup(), init: init(), plan: plan(), apply: apply() }
+        Self {
+            start: start(),
+            setup: setup(),
+            init: init(),
+            plan: plan(),
+            apply: apply(),
+        }
     }
 }
 
@@ -162,9 +170,23 @@ mod tests {
 
     #[test]
     fn plans_beyond_automatic_when_need_a_person() {
-        let approval = |mode, automatic_when| Approval { mode, automatic_when, ..Approval::default() };
-        let bounds = |max_destroy, max_replace| Some(AutomaticWhen { max_destroy, max_replace });
-        let changes = |add, destroy, replace| Changes { add, destroy, replace, ..Changes::default() };
+        let approval = |mode, automatic_when| Approval {
+            mode,
+            automatic_when,
+            ..Approval::default()
+        };
+        let bounds = |max_destroy, max_replace| {
+            Some(AutomaticWhen {
+                max_destroy,
+                max_replace,
+            })
+        };
+        let changes = |add, destroy, replace| Changes {
+            add,
+            destroy,
+            replace,
+            ..Changes::default()
+        };
         let rows = [
             (Manual, None, changes(1, 0, 0), false),
             (Manual, bounds(9, 9), changes(1, 0, 0), false),
@@ -177,7 +199,11 @@ mod tests {
             (Automatic, bounds(1, 1), changes(1, 3, 1), false),
         ];
         for (mode, automatic_when, changes, is_automatic) in rows {
-            assert_eq!(approval(mode, automatic_when).is_automatic_for(&changes), is_automatic, "{automatic_when:?} {changes:?}");
+            assert_eq!(
+                approval(mode, automatic_when).is_automatic_for(&changes),
+                is_automatic,
+                "{automatic_when:?} {changes:?}"
+            );
         }
     }
 }

@@ -58,7 +58,9 @@ pub struct Attempt {
 impl Attempt {
     /// The node of its pod, as recorded by controller or agent.
     pub fn node<'a>(&'a self, adopted: Option<&'a Adopted>) -> Option<&'a str> {
-        let said = adopted.filter(|adopted| adopted.attempt == self.number).and_then(|adopted| adopted.node_name.as_deref());
+        let said = adopted
+            .filter(|adopted| adopted.attempt == self.number)
+            .and_then(|adopted| adopted.node_name.as_deref());
         self.node_name.as_deref().or(said)
     }
 }

@@ -53,10 +53,17 @@ impl Credentials {
     pub fn tokens(&self) -> Vec<IdentityToken> {
         let aws = self.aws.as_ref().map(|aws| ("aws", aws.audience.clone()));
         let gcp = self.gcp.as_ref().map(|gcp| ("gcp", gcp.audience()));
-        let azure = self.azure.as_ref().map(|azure| ("azure", azure.audience.clone()));
-        let vault = self.vault.as_ref().map(|vault| ("vault", vault.audience.clone()));
+        let azure = self
+            .azure
+            .as_ref()
+            .map(|azure| ("azure", azure.audience.clone()));
+        let vault = self
+            .vault
+            .as_ref()
+            .map(|vault| ("vault", vault.audience.clone()));
         let all = [aws, gcp, azure, vault].into_iter().flatten();
-        all.map(|(field, audience)| IdentityToken { field, audience }).collect()
+        all.map(|(field, audience)| IdentityToken { field, audience })
+            .collect()
     }
 }
 
@@ -66,7 +73,10 @@ impl Credentials {
 pub struct GitCredential {
     /// The host, or `host:port` for `https` on a port other than 443; at most 255 characters. An SSH key applies to all
     /// ports of the host.
-    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$"))]
+    #[schemars(
+        length(min = 1, max = 255),
+        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$")
+    )]
     pub host: String,
     /// Secret in the run's namespace: `username` and `password`, or `bearerToken`, for `https`; `ca.crt` for a private
     /// certificate authority of this host only; `identity` (or `ssh-privatekey`) and `known_hosts` for SSH.
@@ -78,7 +88,10 @@ pub struct GitCredential {
 #[serde(rename_all = "camelCase")]
 pub struct RegistryCredential {
     /// The host, or `host:port`, as written in module sources; at most 255 characters.
-    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$"))]
+    #[schemars(
+        length(min = 1, max = 255),
+        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$")
+    )]
     pub host: String,
     /// Key of a Secret with the token.
     pub secret_key_ref: KeyRef,
@@ -107,7 +120,11 @@ mod tests {
             "vault": {"address": "https://vault", "audience": "v"},
         }))
         .unwrap();
-        let tokens: Vec<_> = credentials.tokens().into_iter().map(|token| (token.field, token.audience)).collect();
+        let tokens: Vec<_> = credentials
+            .tokens()
+            .into_iter()
+            .map(|token| (token.field, token.audience))
+            .collect();
         let wanted = [
             ("aws", "sts.amazonaws.com".to_owned()),
             ("gcp", format!("https://iam.googleapis.com/{pool}")),

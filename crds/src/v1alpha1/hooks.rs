@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::values::KeyRef;
 
 /// When a hook runs.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
+#[derive(
+    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema,
+)]
 pub enum HookWhen {
     /// Before the source is fetched, in the home directory.
     BeforeSetup,
@@ -57,7 +59,14 @@ impl HookWhen {
 
     /// Whether its exports may set variables of the stack: only before the plan.
     pub const fn is_before_plan(self) -> bool {
-        matches!(self, Self::BeforeSetup | Self::AfterSetup | Self::BeforeInit | Self::AfterInit | Self::BeforePlan)
+        matches!(
+            self,
+            Self::BeforeSetup
+                | Self::AfterSetup
+                | Self::BeforeInit
+                | Self::AfterInit
+                | Self::BeforePlan
+        )
     }
 }
 
@@ -81,7 +90,10 @@ pub enum OnFailure {
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
     /// Name of lower-case letters, digits and `-`; at most 24 characters. Its step in the status is `hook NAME`.
-    #[schemars(length(min = 1, max = 24), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 24),
+        regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+    )]
     pub name: String,
     /// When it runs.
     pub when: HookWhen,

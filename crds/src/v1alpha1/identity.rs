@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct AwsIdentity {
     /// ARN of the role; at most 256 characters.
-    #[schemars(length(min = 1, max = 256), regex(pattern = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$"))]
+    #[schemars(
+        length(min = 1, max = 256),
+        regex(pattern = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$")
+    )]
     pub role_arn: String,
     /// The region, if neither code nor `env` sets it; at most 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,13 +32,18 @@ pub struct GcpIdentity {
     /// `projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER`.
     #[schemars(
         length(min = 1, max = 512),
-        regex(pattern = r"^projects/[0-9]+/locations/[a-z0-9-]+/workloadIdentityPools/[a-z0-9-]+/providers/[a-z0-9-]+$")
+        regex(
+            pattern = r"^projects/[0-9]+/locations/[a-z0-9-]+/workloadIdentityPools/[a-z0-9-]+/providers/[a-z0-9-]+$"
+        )
     )]
     pub workload_identity_provider: String,
     /// The service account to impersonate. Without one, the rights are those of the federated identity. At most 256
     /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256), regex(pattern = r"^[a-z0-9-]+@[a-z0-9.-]+$"))]
+    #[schemars(
+        length(min = 1, max = 256),
+        regex(pattern = r"^[a-z0-9-]+@[a-z0-9.-]+$")
+    )]
     pub service_account_email: Option<String>,
     /// The project, if neither code nor `env` sets it; at most 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,7 +106,12 @@ pub struct IdentityToken {
 impl GcpIdentity {
     /// Audience of the token, with its default.
     pub fn audience(&self) -> String {
-        let own = || format!("https://iam.googleapis.com/{}", self.workload_identity_provider);
+        let own = || {
+            format!(
+                "https://iam.googleapis.com/{}",
+                self.workload_identity_provider
+            )
+        };
         self.audience.clone().unwrap_or_else(own)
     }
 }

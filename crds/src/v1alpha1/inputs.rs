@@ -13,7 +13,10 @@ pub struct VariableFile {
     /// A file of the source, relative to the stack's directory: `prod.tfvars`, `../env/prod.tfvars.json`. It must be
     /// inside the source. At most 255 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_. /-]*$"))]
+    #[schemars(
+        length(min = 1, max = 255),
+        regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_. /-]*$")
+    )]
     pub path: Option<String>,
     /// A key of a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,7 +83,10 @@ impl FilePlace {
 #[serde(rename_all = "camelCase")]
 pub struct InputFile {
     /// Path of the file below the directory in `in`: `.aws/credentials`. At most 255 characters.
-    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_. -]*(/[A-Za-z0-9_. -]+)*$"))]
+    #[schemars(
+        length(min = 1, max = 255),
+        regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_. -]*(/[A-Za-z0-9_. -]+)*$")
+    )]
     pub path: String,
     /// Base directory: `Home` is the home directory of the tool, `Source` the stack's directory. Default: `Home`.
     #[serde(default, rename = "in")]

@@ -1,5 +1,8 @@
 //! `TerraformLayer`: a directory of a repository at a ref that Pawl plans and applies continuously.
-#![allow(clippy::duplicated_attributes, reason = "each printcolumn is a column of its own")]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn is a column of its own"
+)]
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -27,14 +30,36 @@ use crate::{digest::hex_digest, duration::Span, names};
     derive = "Default",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Revision", type_ = "string", json_path = ".status.revision"),
-    printcolumn(name = "Last Result", type_ = "string", json_path = ".status.lastResult"),
-    printcolumn(name = "Drift Since", type_ = "date", json_path = ".status.drift.since"),
+    printcolumn(
+        name = "Last Result",
+        type_ = "string",
+        json_path = ".status.lastResult"
+    ),
+    printcolumn(
+        name = "Drift Since",
+        type_ = "date",
+        json_path = ".status.drift.since"
+    ),
     printcolumn(name = "Pending", type_ = "string", json_path = ".status.pending.run"),
     printcolumn(name = "Waits For", type_ = "string", json_path = ".status.waitsFor"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Repository", type_ = "string", json_path = ".spec.repository.name", priority = 1),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Repository",
+        type_ = "string",
+        json_path = ".spec.repository.name",
+        priority = 1
+    ),
     printcolumn(name = "Ref", type_ = "string", json_path = ".spec.ref", priority = 1),
-    printcolumn(name = "Path", type_ = "string", json_path = ".spec.path", priority = 1)
+    printcolumn(
+        name = "Path",
+        type_ = "string",
+        json_path = ".spec.path",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformLayerSpec {
@@ -42,7 +67,10 @@ pub struct TerraformLayerSpec {
     pub repository: RepositoryRef,
     /// Branch or tag to follow, or a full commit id, which never moves. Default: `main`; at most 255 characters.
     #[serde(default = "default_ref", rename = "ref")]
-    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$"))]
+    #[schemars(
+        length(min = 1, max = 255),
+        regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$")
+    )]
     pub git_ref: String,
     /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.
     #[serde(default = "default_path")]
@@ -85,12 +113,18 @@ pub struct TerraformLayerSpec {
 #[serde(rename_all = "camelCase")]
 pub struct RepositoryRef {
     /// Name of the `TerraformRepository`.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
+    )]
     pub name: String,
     /// Its namespace, whose repository must list this namespace in `allowedNamespaces`. Default: the layer's own; at
     /// most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+    )]
     pub namespace: Option<String>,
 }
 
@@ -148,7 +182,12 @@ pub struct DriftDetection {
 
 impl Default for DriftDetection {
     fn default() -> Self {
-        Self { interval: drift_interval(), schedule: None, time_zone: None, suspend: false }
+        Self {
+            interval: drift_interval(),
+            schedule: None,
+            time_zone: None,
+            suspend: false,
+        }
     }
 }
 
@@ -190,17 +229,30 @@ const fn drift_interval() -> Span {
 impl TerraformLayer {
     /// Whether its author is unverified. Such a layer creates no runs until a person confirms it.
     pub fn is_unverified(&self) -> bool {
-        self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::UNVERIFIED))
+        self.metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|all| all.contains_key(names::UNVERIFIED))
     }
 
     /// Whether its runs need rights beyond those to create a layer, as checked by the admission policy `pawl-layer`.
     pub fn asks_for_rights(&self) -> bool {
-        let RemediationStrategy { on_commit, on_drift, on_delete } = self.spec.remediation;
+        let RemediationStrategy {
+            on_commit,
+            on_drift,
+            on_delete,
+        } = self.spec.remediation;
         let waits = |remediation| matches!(remediation, Remediation::Dry | Remediation::Manual);
         let template = &self.spec.template.0;
-        let runner = |field| template.get("runner").is_some_and(|runner| runner.get(field).is_some());
+        let runner = |field| {
+            template
+                .get("runner")
+                .is_some_and(|runner| runner.get(field).is_some())
+        };
         let named = runner("serviceAccountName") || runner("planServiceAccountName");
-        ![on_commit, on_drift, on_delete].into_iter().all(waits) || named || template.contains_key("outputs")
+        ![on_commit, on_drift, on_delete].into_iter().all(waits)
+            || named
+            || template.contains_key("outputs")
     }
 
     /// Namespace and name of its repository.
@@ -213,6 +265,11 @@ impl TerraformLayer {
     /// The identity of the spec that `status.source` must match: ref, path and a digest of the trigger paths.
     pub fn source_of(&self) -> String {
         let triggers = Sha256::digest(self.spec.trigger_paths.join("\n").as_bytes());
-        format!("{}\n{}\n{}", self.spec.git_ref, self.spec.path, hex_digest(&triggers))
+        format!(
+            "{}\n{}\n{}",
+            self.spec.git_ref,
+            self.spec.path,
+            hex_digest(&triggers)
+        )
     }
 }

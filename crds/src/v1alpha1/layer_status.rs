@@ -154,7 +154,9 @@ pub struct LayerRun {
 }
 
 /// The trigger of a layer's run.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, JsonSchema)]
+#[derive(
+    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, JsonSchema,
+)]
 pub enum Trigger {
     /// A person, through `pawl.run/plan`.
     Person,
@@ -188,10 +190,16 @@ impl Trigger {
 
     /// The trigger with this name.
     pub fn of(word: &str) -> Self {
-        [Self::Person, Self::Commit, Self::Retry, Self::Drift, Self::Deletion]
-            .into_iter()
-            .find(|trigger| trigger.as_str() == word)
-            .unwrap_or(Self::Unknown)
+        [
+            Self::Person,
+            Self::Commit,
+            Self::Retry,
+            Self::Drift,
+            Self::Deletion,
+        ]
+        .into_iter()
+        .find(|trigger| trigger.as_str() == word)
+        .unwrap_or(Self::Unknown)
     }
 }
 

@@ -30,20 +30,28 @@ pub use hooks::{FailedHook, Hook, HookWhen, OnFailure};
 pub use identity::{AwsIdentity, AzureIdentity, GcpIdentity, IdentityToken, VaultIdentity};
 pub use inputs::{Arguments, EnvConfigMap, EnvFrom, FilePlace, InputFile, VariableFile};
 pub use layer::{
-    DeletionPolicy, DriftDetection, Remediation, RemediationStrategy, RepositoryRef, TerraformLayer, TerraformLayerSpec,
+    DeletionPolicy, DriftDetection, Remediation, RemediationStrategy, RepositoryRef,
+    TerraformLayer, TerraformLayerSpec,
 };
-pub use layer_status::{Drift, LayerFailures, LayerRun, LayerSource, LayerState, Pending, TerraformLayerStatus, Trigger};
+pub use layer_status::{
+    Drift, LayerFailures, LayerRun, LayerSource, LayerState, Pending, TerraformLayerStatus, Trigger,
+};
 pub use outputs::{OnDestroy, OutputItem, OutputRef, Outputs, OutputsObject, OutputsStatus};
 pub use phase::{Phase, RunResult};
 pub use plan::{Changes, PlanStatus};
 pub use repository::{
-    Commit, RefFailure, RefStatus, TerraformRepository, TerraformRepositorySpec, TerraformRepositoryStatus, Webhook,
+    Commit, RefFailure, RefStatus, TerraformRepository, TerraformRepositorySpec,
+    TerraformRepositoryStatus, Webhook,
 };
 pub use run::{Operation, Recover, TerraformRun, TerraformRunSpec, Tool, ToolName};
 pub use runner::{Runner, RunnerSecretName};
-pub use source::{ArtifactSource, GitSource, InlineSource, KeyPath, ObjectSource, RepositorySource, Source, SourceKind};
+pub use source::{
+    ArtifactSource, GitSource, InlineSource, KeyPath, ObjectSource, RepositorySource, Source,
+    SourceKind,
+};
 pub use status::{
-    ApprovalRecord, Journal, LockRelease, Progress, StateLease, StateLock, Step, TerraformRunStatus, whole_seconds,
+    ApprovalRecord, Journal, LockRelease, Progress, StateLease, StateLock, Step,
+    TerraformRunStatus, whole_seconds,
 };
 pub use template::RunTemplate;
 pub use values::{Backend, EnvVar, KeyRef, SecretName, ValueFrom, Variable};

@@ -47,11 +47,17 @@ pub struct OutputsObject {
 #[serde(rename_all = "camelCase")]
 pub struct OutputItem {
     /// Name of the output in the configuration.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_-]*$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[A-Za-z_][A-Za-z0-9_-]*$")
+    )]
     pub output: String,
     /// Key in the object. Default: the output's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")
+    )]
     pub key: Option<String>,
 }
 

@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The phase of a run. It is written before its work starts.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
+#[derive(
+    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema,
+)]
 pub enum Phase {
     /// No pod works on the run: none has started yet, or the next attempt follows.
     Pending,
@@ -61,7 +63,14 @@ impl Phase {
             Self::Pending => &[Self::Setup, Self::Failed, Self::Canceled],
             Self::Setup => &[Self::Init, Self::Pending, Self::Failed, Self::Canceled],
             Self::Init => &[Self::Plan, Self::Pending, Self::Failed, Self::Canceled],
-            Self::Plan => &[Self::AwaitingApproval, Self::Apply, Self::Pending, Self::Succeeded, Self::Failed, Self::Canceled],
+            Self::Plan => &[
+                Self::AwaitingApproval,
+                Self::Apply,
+                Self::Pending,
+                Self::Succeeded,
+                Self::Failed,
+                Self::Canceled,
+            ],
             Self::AwaitingApproval => &[Self::Apply, Self::Pending, Self::Failed, Self::Canceled],
             Self::Apply => &[Self::Succeeded, Self::Failed],
             Self::Succeeded | Self::Failed | Self::Canceled | Self::Unknown => &[],
@@ -146,7 +155,9 @@ impl RunResult {
     /// The phase of a run with this result.
     pub const fn phase(self) -> Phase {
         match self {
-            Self::NoChanges | Self::Planned | Self::Applied | Self::Destroyed | Self::Drifted => Phase::Succeeded,
+            Self::NoChanges | Self::Planned | Self::Applied | Self::Destroyed | Self::Drifted => {
+                Phase::Succeeded
+            }
             Self::Rejected | Self::Canceled | Self::Expired | Self::Superseded => Phase::Canceled,
             Self::Failed | Self::Indeterminate => Phase::Failed,
             Self::Unknown => Phase::Unknown,
@@ -190,7 +201,11 @@ mod tests {
     #[test]
     fn phases_and_results_are_consistent() {
         for phase in Phase::ALL {
-            assert_eq!(phase.is_terminal(), phase.successors().is_empty(), "{phase}");
+            assert_eq!(
+                phase.is_terminal(),
+                phase.successors().is_empty(),
+                "{phase}"
+            );
             assert_eq!(serde_json::to_value(phase).unwrap(), phase.as_str());
         }
         for result in RunResult::ALL {
@@ -198,7 +213,8 @@ mod tests {
             assert_eq!(serde_json::to_value(result).unwrap(), result.as_str());
         }
         // A claimed run is never cancelled or restarted.
-        let of = [Phase::Canceled, Phase::Pending, Phase::Apply].map(|next| Phase::Apply.may_become(next));
+        let of = [Phase::Canceled, Phase::Pending, Phase::Apply]
+            .map(|next| Phase::Apply.may_become(next));
         assert_eq!(of, [false, false, true]);
     }
 
@@ -206,8 +222,16 @@ mod tests {
     fn unknown_phase_is_parsed_and_has_no_successor() {
         let phase: Phase = serde_json::from_value("Paused".into()).unwrap();
         assert_eq!(phase, Phase::Unknown);
-        assert!(!phase.is_terminal() && Phase::ALL.into_iter().all(|known| !phase.may_become(known) && !known.may_become(phase)));
+        assert!(
+            !phase.is_terminal()
+                && Phase::ALL
+                    .into_iter()
+                    .all(|known| !phase.may_become(known) && !known.may_become(phase))
+        );
         let result: RunResult = serde_json::from_value("AppliedInPart".into()).unwrap();
-        assert_eq!((result, result.phase(), result.needs_claim()), (RunResult::Unknown, Phase::Unknown, false));
+        assert_eq!(
+            (result, result.phase(), result.needs_claim()),
+            (RunResult::Unknown, Phase::Unknown, false)
+        );
     }
 }

@@ -97,7 +97,14 @@ impl Changes {
             (self.import, "imported"),
             (self.forget, "forgotten"),
             (self.moved, "moved"),
-            (self.outputs, if self.outputs == 1 { "output" } else { "outputs" }),
+            (
+                self.outputs,
+                if self.outputs == 1 {
+                    "output"
+                } else {
+                    "outputs"
+                },
+            ),
             (self.drifted, "drifted"),
         ] {
             if count > 0 {
@@ -118,7 +125,10 @@ mod tests {
     fn summary_omits_zero_counts_and_fits() {
         let counts = |value: serde_json::Value| {
             let mut whole = json!({"add": 0, "change": 0, "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 0});
-            whole.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+            whole
+                .as_object_mut()
+                .unwrap()
+                .extend(value.as_object().unwrap().clone());
             serde_json::from_value::<Changes>(whole).unwrap()
         };
         for (value, text) in [
@@ -134,17 +144,37 @@ mod tests {
         ] {
             assert_eq!(counts(value).summary(), text);
         }
-        let names = ["add", "change", "destroy", "import", "replace", "forget", "outputs", "moved", "drifted"];
-        let all = counts(names.iter().map(|name| ((*name).to_owned(), json!(u32::MAX))).collect());
+        let names = [
+            "add", "change", "destroy", "import", "replace", "forget", "outputs", "moved",
+            "drifted",
+        ];
+        let all = counts(
+            names
+                .iter()
+                .map(|name| ((*name).to_owned(), json!(u32::MAX)))
+                .collect(),
+        );
         assert!(all.summary().len() <= 160, "{}", all.summary());
     }
 
     #[test]
     fn zero_moved_and_drifted_are_omitted() {
-        let written = serde_json::to_value(Changes { outputs: 1, ..Changes::default() }).unwrap();
+        let written = serde_json::to_value(Changes {
+            outputs: 1,
+            ..Changes::default()
+        })
+        .unwrap();
         let first = json!({"add": 0, "change": 0, "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 1});
         assert_eq!(written, first);
-        let written = serde_json::to_value(Changes { moved: 1, drifted: 2, ..Changes::default() }).unwrap();
-        assert_eq!((&written["moved"], &written["drifted"]), (&json!(1), &json!(2)));
+        let written = serde_json::to_value(Changes {
+            moved: 1,
+            drifted: 2,
+            ..Changes::default()
+        })
+        .unwrap();
+        assert_eq!(
+            (&written["moved"], &written["drifted"]),
+            (&json!(1), &json!(2))
+        );
     }
 }

@@ -1,5 +1,8 @@
 //! `TerraformRepository`: a Git repository that layers use.
-#![allow(clippy::duplicated_attributes, reason = "each printcolumn is a column of its own")]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn is a column of its own"
+)]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -23,10 +26,27 @@ use crate::duration::Span;
     derive = "PartialEq",
     derive = "Default",
     printcolumn(name = "URL", type_ = "string", json_path = ".spec.url"),
-    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
-    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message", priority = 1)
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].status"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].reason"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].message",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRepositorySpec {
@@ -34,7 +54,9 @@ pub struct TerraformRepositorySpec {
     /// `user@host:path`, which need a key in `secretRef`; at most 2048 characters.
     #[schemars(
         length(min = 5, max = 2048),
-        regex(pattern = r"^(https?://[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$")
+        regex(
+            pattern = r"^(https?://[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$"
+        )
     )]
     pub url: String,
     /// Secret in this namespace with the credentials: `username` and `password`, `bearerToken`, or the GitHub App's
@@ -54,7 +76,13 @@ pub struct TerraformRepositorySpec {
     pub webhook: Option<Webhook>,
     /// Other namespaces whose layers and runs may use it; at most 256.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256), inner(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")))]
+    #[schemars(
+        length(max = 256),
+        inner(
+            length(min = 1, max = 63),
+            regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+        )
+    )]
     pub allowed_namespaces: Vec<String>,
     /// Maximum number of open attempts of its layers' runs, in addition to the chart's own bounds; at least 1, at most
     /// 10000.
@@ -172,6 +200,11 @@ const fn interval() -> Span {
 impl TerraformRepository {
     /// Whether layers and runs in a namespace may use it.
     pub fn admits(&self, namespace: &str) -> bool {
-        self.metadata.namespace.as_deref() == Some(namespace) || self.spec.allowed_namespaces.iter().any(|name| name == namespace)
+        self.metadata.namespace.as_deref() == Some(namespace)
+            || self
+                .spec
+                .allowed_namespaces
+                .iter()
+                .any(|name| name == namespace)
     }
 }

@@ -1,5 +1,8 @@
 //! `TerraformRun`: one plan and at most one apply of it.
-#![allow(clippy::duplicated_attributes, reason = "each printcolumn is a column of its own")]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn is a column of its own"
+)]
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -60,7 +63,9 @@ impl Operation {
 }
 
 /// The tool.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
+#[derive(
+    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema,
+)]
 pub enum ToolName {
     /// OpenTofu (`tofu`).
     OpenTofu,
@@ -158,13 +163,46 @@ pub struct Recover {
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Result", type_ = "string", json_path = ".status.result"),
     printcolumn(name = "Changes", type_ = "string", json_path = ".status.plan.summary"),
-    printcolumn(name = "Reason", type_ = "string", json_path = ".status.failure.reason"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Tool", type_ = "string", json_path = ".status.plan.tool", priority = 1),
-    printcolumn(name = "Revision", type_ = "string", json_path = ".status.plan.revision", priority = 1),
-    printcolumn(name = "Checksum", type_ = "string", json_path = ".status.plan.checksum", priority = 1),
-    printcolumn(name = "Approver", type_ = "string", json_path = ".status.approval.by", priority = 1),
-    printcolumn(name = "Attempt", type_ = "integer", json_path = ".status.attempt.number", priority = 1)
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.failure.reason"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Tool",
+        type_ = "string",
+        json_path = ".status.plan.tool",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Revision",
+        type_ = "string",
+        json_path = ".status.plan.revision",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Checksum",
+        type_ = "string",
+        json_path = ".status.plan.checksum",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Approver",
+        type_ = "string",
+        json_path = ".status.approval.by",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Attempt",
+        type_ = "integer",
+        json_path = ".status.attempt.number",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRunSpec {
@@ -185,7 +223,10 @@ pub struct TerraformRunSpec {
     /// neither the code nor `backend` configures a backend. Default: derived from repository and path of a git source;
     /// the run's own name for an inline one. At most 63 characters; dots are allowed, as in names of runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
+    )]
     pub stack: Option<String>,
     /// Where the state is stored; overrides the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -271,7 +312,9 @@ fn default_workspace() -> String {
 impl TerraformRun {
     /// Who approves the run's current plan.
     pub fn approval_mode(&self) -> ApprovalMode {
-        self.spec.approval.mode_in(self.status.as_ref().and_then(|status| status.phase))
+        self.spec
+            .approval
+            .mode_in(self.status.as_ref().and_then(|status| status.phase))
     }
 
     /// The field with a value that this version does not know, if any. Readers then wait and neither decide, start nor
@@ -279,17 +322,56 @@ impl TerraformRun {
     pub fn unknown_word(&self) -> Option<&'static str> {
         let status = self.status.as_ref();
         let words = [
-            ("status.phase", status.and_then(|status| status.phase) == Some(Phase::Unknown)),
-            ("status.result", status.and_then(|status| status.result) == Some(RunResult::Unknown)),
+            (
+                "status.phase",
+                status.and_then(|status| status.phase) == Some(Phase::Unknown),
+            ),
+            (
+                "status.result",
+                status.and_then(|status| status.result) == Some(RunResult::Unknown),
+            ),
             ("spec.operation", self.spec.operation == Operation::Unknown),
-            ("spec.approval.mode", self.spec.approval.mode == ApprovalMode::Unknown),
-            ("spec.tool.name", self.spec.tool.name == Some(ToolName::Unknown)),
-            ("spec.hooks.when", self.spec.hooks.iter().any(|hook| hook.when == HookWhen::Unknown)),
-            ("spec.hooks.onFailure", self.spec.hooks.iter().any(|hook| hook.on_failure == OnFailure::Unknown)),
-            ("spec.outputs.onDestroy", self.spec.outputs.as_ref().is_some_and(|o| o.on_destroy == OnDestroy::Unknown)),
-            ("spec.files[].in", self.spec.files.iter().any(|file| file.place == FilePlace::Unknown)),
+            (
+                "spec.approval.mode",
+                self.spec.approval.mode == ApprovalMode::Unknown,
+            ),
+            (
+                "spec.tool.name",
+                self.spec.tool.name == Some(ToolName::Unknown),
+            ),
+            (
+                "spec.hooks.when",
+                self.spec
+                    .hooks
+                    .iter()
+                    .any(|hook| hook.when == HookWhen::Unknown),
+            ),
+            (
+                "spec.hooks.onFailure",
+                self.spec
+                    .hooks
+                    .iter()
+                    .any(|hook| hook.on_failure == OnFailure::Unknown),
+            ),
+            (
+                "spec.outputs.onDestroy",
+                self.spec
+                    .outputs
+                    .as_ref()
+                    .is_some_and(|o| o.on_destroy == OnDestroy::Unknown),
+            ),
+            (
+                "spec.files[].in",
+                self.spec
+                    .files
+                    .iter()
+                    .any(|file| file.place == FilePlace::Unknown),
+            ),
         ];
-        words.into_iter().find(|(_, unknown)| *unknown).map(|(field, _)| field)
+        words
+            .into_iter()
+            .find(|(_, unknown)| *unknown)
+            .map(|(field, _)| field)
     }
 
     /// If the plan is denied: by whom, as far as known, and why: `denied by alice: not on a Friday`.
@@ -314,20 +396,41 @@ impl TerraformRun {
 
     /// Whether its deletion, its cancellation or its denial is requested.
     pub fn is_stopped(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some() || self.cancelled().is_some() || self.denied().is_some()
+        self.metadata.deletion_timestamp.is_some()
+            || self.cancelled().is_some()
+            || self.denied().is_some()
     }
 
     /// Whether the run holds the lease on the state of its plan. A plan without a state key needs none.
     pub fn is_leased(&self) -> bool {
-        let Some(status) = &self.status else { return false };
-        let key = status.plan.as_ref().and_then(|plan| plan.state_key.as_ref());
-        key.is_none_or(|key| status.lease.as_ref().is_some_and(|lease| lease.state_key == *key))
+        let Some(status) = &self.status else {
+            return false;
+        };
+        let key = status
+            .plan
+            .as_ref()
+            .and_then(|plan| plan.state_key.as_ref());
+        key.is_none_or(|key| {
+            status
+                .lease
+                .as_ref()
+                .is_some_and(|lease| lease.state_key == *key)
+        })
     }
 
     fn stopped(&self, word: &str, why: &str, by: &str) -> Option<String> {
-        let annotation = |name: &str| self.metadata.annotations.as_ref().and_then(|all| all.get(name));
+        let annotation = |name: &str| {
+            self.metadata
+                .annotations
+                .as_ref()
+                .and_then(|all| all.get(name))
+        };
         let part = |before: &str, text: &str, most| {
-            if text.is_empty() { String::new() } else { format!("{before}{}", clip(text, most)) }
+            if text.is_empty() {
+                String::new()
+            } else {
+                format!("{before}{}", clip(text, most))
+            }
         };
         let why = annotation(why)?;
         let by = part(" by ", annotation(by).map_or("", String::as_str), 120);
@@ -355,7 +458,10 @@ mod tests {
         for pointer in pointers.split(' ') {
             let (parent, field) = pointer.rsplit_once('/').unwrap();
             let run = run(|run| run.pointer_mut(parent).unwrap()[field] = "Newer".into());
-            assert_eq!(run.unknown_word(), Some(pointer[1..].replace('/', ".").as_str()));
+            assert_eq!(
+                run.unknown_word(),
+                Some(pointer[1..].replace('/', ".").as_str())
+            );
         }
         let run = run(|run| run["spec"]["files"] = json!([{"path": "a", "in": "Newer"}]));
         assert_eq!(run.unknown_word(), Some("spec.files[].in"));
@@ -381,7 +487,10 @@ mod tests {
         let failure = json!({"class": "Quota", "reason": "Newer", "message": "m", "changes": "Reverted", "how": "newer"});
         let run = run(|run| run["status"]["failure"] = failure);
         let failure = run.status.as_ref().unwrap().failure.clone().unwrap();
-        assert_eq!((failure.class, failure.changes), (crate::FailureClass::Unknown, crate::Changed::Unknown));
+        assert_eq!(
+            (failure.class, failure.changes),
+            (crate::FailureClass::Unknown, crate::Changed::Unknown)
+        );
         assert!(run.unknown_word().is_none() && failure.class.is_retried());
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Affinity, ResourceRequirements, Toleration, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{
+    Affinity, ResourceRequirements, Toleration, TopologySpreadConstraint,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -28,13 +30,19 @@ pub struct Runner {
     /// ServiceAccount of the pods; requires the verb `use` on it. By default each attempt gets its own, with rights on
     /// this run only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
+    )]
     pub service_account_name: Option<String>,
     /// ServiceAccount of the pods that make plans, if it differs from that of the pods that apply them, for example one
     /// with read-only rights. Requires `approval.mode` Manual, a datastore, and the verb `use` on the account. No pod
     /// that made a plan then applies it, so each apply starts in its own pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
+    )]
     pub plan_service_account_name: Option<String>,
     /// Resources of the runner's container; the default requests 100m, 512Mi and the chart's amount of node disk, and
     /// sets no limits.
@@ -85,7 +93,10 @@ pub struct Runner {
 impl Runner {
     /// The user's account for pods of attempts that restore a plan, or make one.
     pub fn account(&self, restores: bool) -> Option<&str> {
-        let plan = self.plan_service_account_name.as_deref().filter(|_| !restores);
+        let plan = self
+            .plan_service_account_name
+            .as_deref()
+            .filter(|_| !restores);
         plan.or(self.service_account_name.as_deref())
     }
 }

@@ -39,15 +39,24 @@ pub struct Source {
 #[serde(rename_all = "camelCase")]
 pub struct RepositorySource {
     /// Name of the `TerraformRepository`.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
+    )]
     pub name: String,
     /// Namespace of the `TerraformRepository`. If it is not the run's own, the repository must list the run's namespace in
     /// `allowedNamespaces`. Default: the run's own; at most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+    )]
     pub namespace: Option<String>,
     /// Full commit id, in hexadecimal digits; at most 64 characters.
-    #[schemars(length(min = 40, max = 64), regex(pattern = r"^([0-9a-f]{40}|[0-9a-f]{64})$"))]
+    #[schemars(
+        length(min = 40, max = 64),
+        regex(pattern = r"^([0-9a-f]{40}|[0-9a-f]{64})$")
+    )]
     pub revision: String,
     /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.
     #[serde(default = "default_path")]
@@ -75,7 +84,14 @@ pub enum SourceKind<'a> {
 impl Source {
     /// The source; `None` unless exactly one field is set. A source from a newer version also gives `None`.
     pub fn kind(&self) -> Option<SourceKind<'_>> {
-        let Self { git, inline, config_map_ref, secret_ref, artifact, repository } = self;
+        let Self {
+            git,
+            inline,
+            config_map_ref,
+            secret_ref,
+            artifact,
+            repository,
+        } = self;
         let kinds = [
             git.as_ref().map(SourceKind::Git),
             inline.as_ref().map(SourceKind::Inline),
@@ -104,7 +120,8 @@ impl Source {
             Some(SourceKind::Git(git)) => &git.path,
             Some(SourceKind::Artifact(artifact)) => &artifact.path,
             Some(SourceKind::Repository(repository)) => &repository.path,
-            Some(SourceKind::Inline(_) | SourceKind::ConfigMap(_) | SourceKind::Secret(_)) | None => ".",
+            Some(SourceKind::Inline(_) | SourceKind::ConfigMap(_) | SourceKind::Secret(_))
+            | None => ".",
         }
     }
 }
@@ -114,7 +131,10 @@ impl Source {
 #[serde(rename_all = "camelCase")]
 pub struct ObjectSource {
     /// Name of the ConfigMap or Secret; at most 253 characters.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
+    )]
     pub name: String,
     /// The keys to use and the paths of their files; at most 64. Default: every key, as a file with the key's name
     /// (keys contain no `/`).
@@ -131,7 +151,10 @@ pub struct KeyPath {
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z0-9._-]+$"))]
     pub key: String,
     /// Path of the file, relative to the stack's directory; at most 255 characters.
-    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$"))]
+    #[schemars(
+        length(min = 1, max = 255),
+        regex(pattern = r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$")
+    )]
     pub path: String,
 }
 
@@ -141,7 +164,10 @@ pub struct KeyPath {
 pub struct ArtifactSource {
     /// Its URL, `https://` or `http://`, without credentials: a `.tar.gz`, `.tar` or `.zip`, recognized by its content,
     /// not its name. At most 2048 characters.
-    #[schemars(length(min = 8, max = 2048), regex(pattern = r"^https?://[^\s@/?#]+([/?#]\S*)?$"))]
+    #[schemars(
+        length(min = 8, max = 2048),
+        regex(pattern = r"^https?://[^\s@/?#]+([/?#]\S*)?$")
+    )]
     pub url: String,
     /// SHA-256 of the archive, as `sha256:` and 64 hexadecimal digits, at most 71 characters; Flux publishes it in
     /// `status.artifact.digest`. An archive with another digest is not unpacked. `status.plan.revision` shows it.
@@ -165,13 +191,18 @@ pub struct GitSource {
     /// `user@host:path`, which need a key in `secretRef`; at most 2048 characters.
     #[schemars(
         length(min = 5, max = 2048),
-        regex(pattern = r"^(https?://[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$")
+        regex(
+            pattern = r"^(https?://[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$"
+        )
     )]
     pub url: String,
     /// Branch, tag or full commit id; `status.plan.revision` shows the commit used. Default: `HEAD`; at most 255
     /// characters.
     #[serde(default = "default_revision")]
-    #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$"))]
+    #[schemars(
+        length(min = 1, max = 255),
+        regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$")
+    )]
     pub revision: String,
     /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.
     #[serde(default = "default_path")]
@@ -212,9 +243,17 @@ mod tests {
     fn source_has_a_kind_only_with_exactly_one_field() {
         let of = |source| serde_json::from_value::<Source>(source).unwrap();
         let (inline, secret) = (json!({"files": {}}), json!({"name": "a"}));
-        assert!(matches!(of(json!({"secretRef": secret})).kind(), Some(SourceKind::Secret(object)) if object.name == "a"));
-        assert!(matches!(of(json!({"inline": inline})).kind(), Some(SourceKind::Inline(_))));
-        assert_eq!(of(json!({"inline": inline, "secretRef": secret})).kind(), None);
+        assert!(
+            matches!(of(json!({"secretRef": secret})).kind(), Some(SourceKind::Secret(object)) if object.name == "a")
+        );
+        assert!(matches!(
+            of(json!({"inline": inline})).kind(),
+            Some(SourceKind::Inline(_))
+        ));
+        assert_eq!(
+            of(json!({"inline": inline, "secretRef": secret})).kind(),
+            None
+        );
         assert_eq!(of(json!({})).kind(), None);
     }
 }

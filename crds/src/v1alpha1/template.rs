@@ -60,8 +60,12 @@ mod tests {
     fn template_wins_and_objects_merge() {
         let of = |text: &str| serde_json::from_str::<RunTemplate>(text).unwrap();
         let template = of(r#"{"runner": {"labels": {"a": "1"}}, "targets": ["x"]}"#);
-        let defaults = of(r#"{"runner": {"labels": {"a": "2", "b": "2"}}, "targets": ["y"], "workspace": "w"}"#);
-        let merged = of(r#"{"runner": {"labels": {"a": "1", "b": "2"}}, "targets": ["x"], "workspace": "w"}"#);
+        let defaults = of(
+            r#"{"runner": {"labels": {"a": "2", "b": "2"}}, "targets": ["y"], "workspace": "w"}"#,
+        );
+        let merged = of(
+            r#"{"runner": {"labels": {"a": "1", "b": "2"}}, "targets": ["x"], "workspace": "w"}"#,
+        );
         assert_eq!(template.over(&defaults), merged);
     }
 }

@@ -19,7 +19,10 @@ pub struct SecretName {
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
     /// Name of the Secret or ConfigMap.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
+    )]
     pub name: String,
     /// Key in that object.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z0-9._-]+$"))]
@@ -46,7 +49,10 @@ pub struct ValueFrom {
 #[serde(rename_all = "camelCase")]
 pub struct Variable {
     /// Name of the variable in the configuration.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_-]*$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[A-Za-z_][A-Za-z0-9_-]*$")
+    )]
     pub name: String,
     /// Any JSON value; passed to the tool in a `.auto.tfvars.json` file, with its type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +69,10 @@ pub struct EnvVar {
     /// Name of the environment variable. The agent rejects names that control the tool's command line (`TF_CLI_ARGS*`,
     /// `TF_DATA_DIR`, `TF_WORKSPACE`), names of Pawl (`PAWL_*`), and names that make programs load other code (`LD_*`,
     /// `BASH_ENV`, `PYTHONPATH`, `TF_REATTACH_PROVIDERS`).
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$")
+    )]
     pub name: String,
     /// The value; at most 32768 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]

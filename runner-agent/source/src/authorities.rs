@@ -32,7 +32,10 @@ pub fn trust(env: &mut Vec<(OsString, OsString)>, file: &Path) {
 
 /// The candidate files of the image; the first that exists counts. The environment of the image comes first.
 fn image(said: Option<OsString>) -> Vec<PathBuf> {
-    said.into_iter().map(PathBuf::from).chain(SYSTEM.map(PathBuf::from)).collect()
+    said.into_iter()
+        .map(PathBuf::from)
+        .chain(SYSTEM.map(PathBuf::from))
+        .collect()
 }
 
 /// An image without any trusts the operator's alone.
@@ -62,10 +65,17 @@ mod tests {
     #[test]
     fn image_authorities_stay_trusted() {
         let dir = tempfile::tempdir().unwrap();
-        let (gone, first, second) = (dir.path().join("gone"), dir.path().join("first"), dir.path().join("second"));
+        let (gone, first, second) = (
+            dir.path().join("gone"),
+            dir.path().join("first"),
+            dir.path().join("second"),
+        );
         fs::write(&first, "IMAGE").unwrap();
         fs::write(&second, "OTHER").unwrap();
-        assert_eq!(joined(&[&gone, &first, &second], "OWN").unwrap(), b"IMAGE\nOWN\n");
+        assert_eq!(
+            joined(&[&gone, &first, &second], "OWN").unwrap(),
+            b"IMAGE\nOWN\n"
+        );
         assert_eq!(joined(&[&gone], "OWN").unwrap(), b"\nOWN\n");
         assert_eq!(image(Some("/said".into()))[0], Path::new("/said"));
     }
@@ -73,10 +83,18 @@ mod tests {
     #[test]
     fn commands_trust_one_file() {
         let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
-        let mut env = vec![pair("PATH", "/bin"), pair("SSL_CERT_FILE", "/image.crt"), pair("SSL_CERT_DIR", "/certs")];
+        let mut env = vec![
+            pair("PATH", "/bin"),
+            pair("SSL_CERT_FILE", "/image.crt"),
+            pair("SSL_CERT_DIR", "/certs"),
+        ];
         trust(&mut env, Path::new("/kept/ca.crt"));
-        let wanted =
-            [("PATH", "/bin"), ("SSL_CERT_DIR", "/certs"), ("SSL_CERT_FILE", "/kept/ca.crt"), ("GIT_SSL_CAINFO", "/kept/ca.crt")];
+        let wanted = [
+            ("PATH", "/bin"),
+            ("SSL_CERT_DIR", "/certs"),
+            ("SSL_CERT_FILE", "/kept/ca.crt"),
+            ("GIT_SSL_CAINFO", "/kept/ca.crt"),
+        ];
         assert_eq!(env, wanted.map(|(name, value)| pair(name, value)));
     }
 }

@@ -38,7 +38,10 @@ impl Credentials {
         match self {
             Self::Bearer(token) => format!("Authorization: Bearer {token}"),
             Self::Basic(user, password) => {
-                format!("Authorization: Basic {}", STANDARD.encode(format!("{user}:{password}")))
+                format!(
+                    "Authorization: Basic {}",
+                    STANDARD.encode(format!("{user}:{password}"))
+                )
             }
         }
     }
@@ -75,12 +78,26 @@ impl Login {
     ///
     /// # Errors
     /// The private key is not usable.
-    pub fn of(origin: &str, host: &str, key: impl Fn(&str) -> Option<String>) -> Result<Self, IdentityError> {
-        let identity = key("identity").or_else(|| key("ssh-privatekey")).map(|text| Identity::parse(&text)).transpose()?;
+    pub fn of(
+        origin: &str,
+        host: &str,
+        key: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, IdentityError> {
+        let identity = key("identity")
+            .or_else(|| key("ssh-privatekey"))
+            .map(|text| Identity::parse(&text))
+            .transpose()?;
         let known_hosts = key("known_hosts");
         let authority = key("ca.crt");
         let http = Credentials::of(key);
-        Ok(Self { origin: origin.to_owned(), host: host.to_owned(), http, identity, known_hosts, authority })
+        Ok(Self {
+            origin: origin.to_owned(),
+            host: host.to_owned(),
+            http,
+            identity,
+            known_hosts,
+            authority,
+        })
     }
 
     /// Whether it is empty.
@@ -91,7 +108,12 @@ impl Login {
     /// The texts to redact.
     pub fn secrets(&self) -> Vec<String> {
         let http = self.http.iter().flat_map(Credentials::secrets);
-        http.chain(self.identity.iter().map(|identity| identity.text().to_owned())).collect()
+        http.chain(
+            self.identity
+                .iter()
+                .map(|identity| identity.text().to_owned()),
+        )
+        .collect()
     }
 }
 
@@ -102,14 +124,29 @@ mod tests {
     #[test]
     fn secret_selects_the_credentials() {
         let of = |pairs: &[(&str, &str)]| {
-            Credentials::of(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+            Credentials::of(|name| {
+                pairs
+                    .iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| (*value).to_owned())
+            })
         };
         assert!(of(&[("username", "u"), ("ca.crt", "x")]).is_none());
         let basic = of(&[("username", "u\n"), ("password", "p\n")]).unwrap();
-        assert_eq!((basic.secrets(), basic.header()), (vec!["p".into(), "u:p".into()], "Authorization: Basic dTpw".into()));
+        assert_eq!(
+            (basic.secrets(), basic.header()),
+            (
+                vec!["p".into(), "u:p".into()],
+                "Authorization: Basic dTpw".into()
+            )
+        );
         let token = of(&[("bearerToken", "t"), ("password", "p")]).unwrap();
         assert_eq!(token.header(), "Authorization: Bearer t");
         assert!(!basic.is_broken() && of(&[("bearerToken", "t\nX: y")]).unwrap().is_broken());
-        assert!(of(&[("username", "u\nhost=other"), ("password", "p")]).unwrap().is_broken());
+        assert!(
+            of(&[("username", "u\nhost=other"), ("password", "p")])
+                .unwrap()
+                .is_broken()
+        );
     }
 }

@@ -43,13 +43,34 @@ mod tests {
         ("gitlab.com", "eUXGGm1YGsMAS7vkcx6JOJdOGHPem5gQp4taiCfCLB8"),
         ("gitlab.com", "HbW3g8zUjNSksFbqTiUWPWg2Bq1x8xdGUrliXFzSnUw"),
         ("gitlab.com", "ROQFvPThGrW4RuWLoL9tq9I9zJ42fK4XywyRtbOz/EQ"),
-        ("bitbucket.org", "ybgmFkzwOSotHTHLJgHO0QN8L0xErw6vd0VhFA9m3SM"),
-        ("bitbucket.org", "FC73VB6C4OQLSCrjEayhMp9UMxS97caD/Yyi2bhW/J0"),
-        ("bitbucket.org", "46OSHA1Rmj8E8ERTC6xkNcmGOw9oFxYr0WF6zWW8l1E"),
-        ("codeberg.org", "mIlxA9k46MmM6qdJOdMnAQpzGxF4WIVVL+fj+wZbw0g"),
-        ("codeberg.org", "T9FYDEHELhVkulEKKwge5aVhVTbqCW0MIRwAfpARs/E"),
-        ("codeberg.org", "6QQmYi4ppFS4/+zSZ5S4IU+4sa6rwvQ4PbhCtPEBekQ"),
-        ("ssh.dev.azure.com", "ohD8VZEXGWo6Ez8GSEJQ9WpafgLFsOfLOtGGQCQo6Og"),
+        (
+            "bitbucket.org",
+            "ybgmFkzwOSotHTHLJgHO0QN8L0xErw6vd0VhFA9m3SM",
+        ),
+        (
+            "bitbucket.org",
+            "FC73VB6C4OQLSCrjEayhMp9UMxS97caD/Yyi2bhW/J0",
+        ),
+        (
+            "bitbucket.org",
+            "46OSHA1Rmj8E8ERTC6xkNcmGOw9oFxYr0WF6zWW8l1E",
+        ),
+        (
+            "codeberg.org",
+            "mIlxA9k46MmM6qdJOdMnAQpzGxF4WIVVL+fj+wZbw0g",
+        ),
+        (
+            "codeberg.org",
+            "T9FYDEHELhVkulEKKwge5aVhVTbqCW0MIRwAfpARs/E",
+        ),
+        (
+            "codeberg.org",
+            "6QQmYi4ppFS4/+zSZ5S4IU+4sa6rwvQ4PbhCtPEBekQ",
+        ),
+        (
+            "ssh.dev.azure.com",
+            "ohD8VZEXGWo6Ez8GSEJQ9WpafgLFsOfLOtGGQCQo6Og",
+        ),
     ];
 
     #[test]
@@ -61,9 +82,15 @@ mod tests {
                 let key = STANDARD.decode(words[2]).unwrap();
                 let named = key[4..4 + usize::from(key[3])].to_vec();
                 assert_eq!(String::from_utf8(named).unwrap(), words[1]);
-                (words[0].split(',').next().unwrap(), STANDARD_NO_PAD.encode(Sha256::digest(key)))
+                (
+                    words[0].split(',').next().unwrap(),
+                    STANDARD_NO_PAD.encode(Sha256::digest(key)),
+                )
             })
             .collect();
-        assert_eq!(found, PUBLISHED.map(|(host, print)| (host, print.to_owned())));
+        assert_eq!(
+            found,
+            PUBLISHED.map(|(host, print)| (host, print.to_owned()))
+        );
     }
 }

@@ -51,7 +51,13 @@ impl Repository {
         if !is_revision(revision) {
             return Err(FetchError::IllegalRevision(revision.to_owned()));
         }
-        Ok(Self { url, revision: revision.to_owned(), headers: Vec::new(), authorities: Vec::new(), ssh: None })
+        Ok(Self {
+            url,
+            revision: revision.to_owned(),
+            headers: Vec::new(),
+            authorities: Vec::new(),
+            ssh: None,
+        })
     }
 
     /// The URL.
@@ -69,7 +75,11 @@ impl Repository {
             if http.is_broken() {
                 return Err(FetchError::LineBreak);
             }
-            if !self.headers.iter().any(|(origin, _)| *origin == login.origin) {
+            if !self
+                .headers
+                .iter()
+                .any(|(origin, _)| *origin == login.origin)
+            {
                 self.headers.push((login.origin.clone(), http.header()));
             }
         }
@@ -105,28 +115,55 @@ impl Repository {
         root: &Path,
     ) -> Result<String, FetchError<G::Error>> {
         let env = self.env(env, &[]);
-        let run = async |args: &[&str]| git.run_git(args, &env, root).await.map_err(FetchError::NotRun);
+        let run = async |args: &[&str]| {
+            git.run_git(args, &env, root)
+                .await
+                .map_err(FetchError::NotRun)
+        };
         let fail = |ended: &Ended| refused(self.url.as_str(), &self.revision, ended);
         let init = run(&["init", "--quiet", "--template=", "."]).await?;
         if init.code != 0 {
             return Err(fail(&init));
         }
         let (url, revision) = (self.url.as_str(), self.revision.as_str());
-        let shallow =
-            run(&["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, revision]).await?;
+        let shallow = run(&[
+            "fetch",
+            "--quiet",
+            "--depth=1",
+            "--no-tags",
+            "--no-recurse-submodules",
+            "--",
+            url,
+            revision,
+        ])
+        .await?;
         let mut target = "FETCH_HEAD";
         if shallow.code != 0 {
             // Some servers serve only commits at the head of a branch, and some no shallow clones.
             let said = &shallow.output;
-            let worth_it = !shallow.told && (is_commit(revision) && is_refused(said) || said.contains("shallow"));
+            let worth_it = !shallow.told
+                && (is_commit(revision) && is_refused(said) || said.contains("shallow"));
             if !worth_it {
                 return Err(fail(&shallow));
             }
-            let refs = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"];
+            let refs = [
+                "+refs/heads/*:refs/remotes/origin/*",
+                "+refs/tags/*:refs/tags/*",
+            ];
             let full: Vec<&str> = if is_commit(revision) {
-                ["fetch", "--quiet", "--no-recurse-submodules", "--", url].into_iter().chain(refs).collect()
+                ["fetch", "--quiet", "--no-recurse-submodules", "--", url]
+                    .into_iter()
+                    .chain(refs)
+                    .collect()
             } else {
-                vec!["fetch", "--quiet", "--no-recurse-submodules", "--", url, revision]
+                vec![
+                    "fetch",
+                    "--quiet",
+                    "--no-recurse-submodules",
+                    "--",
+                    url,
+                    revision,
+                ]
             };
             let full = run(&full).await?;
             if full.code != 0 {
@@ -140,7 +177,10 @@ impl Repository {
         if checkout.code != 0 {
             return Err(if is_commit(target) && !checkout.told {
                 let message = format!("there is no commit {target} in {url}");
-                FetchError::Refused { refusal: Refusal::NoRevision, message }
+                FetchError::Refused {
+                    refusal: Refusal::NoRevision,
+                    message,
+                }
             } else {
                 fail(&checkout)
             });
@@ -148,8 +188,19 @@ impl Repository {
         // Without submodules no request is needed.
         if fs::symlink_metadata(root.join(".gitmodules")).is_ok_and(|meta| meta.is_file()) {
             let told = run(&["config", "remote.origin.url", url]).await?;
-            let shallow = ["submodule", "--quiet", "update", "--init", "--recursive", "--depth=1"];
-            let mut ended = if told.code == 0 { run(&shallow).await? } else { told };
+            let shallow = [
+                "submodule",
+                "--quiet",
+                "update",
+                "--init",
+                "--recursive",
+                "--depth=1",
+            ];
+            let mut ended = if told.code == 0 {
+                run(&shallow).await?
+            } else {
+                told
+            };
             if ended.code != 0 && !ended.told && is_refused(&ended.output) {
                 // A server with an old protocol serves only heads of branches to a shallow fetch. Clone anew without a depth, since a
                 // shallow clone would stay shallow.
@@ -158,18 +209,34 @@ impl Repository {
                 ended = run(&shallow[..5]).await?;
             }
             if ended.code != 0 {
-                return Err(refused(&format!("a submodule of {url}"), "as it names", &ended));
+                return Err(refused(
+                    &format!("a submodule of {url}"),
+                    "as it names",
+                    &ended,
+                ));
             }
         }
         // A detached head is the commit itself.
         let head = fs::read_to_string(root.join(".git/HEAD")).unwrap_or_default();
         let commit = head.trim().to_owned();
-        if is_commit(&commit) { Ok(commit) } else { Err(FetchError::UnknownCommit(commit)) }
+        if is_commit(&commit) {
+            Ok(commit)
+        } else {
+            Err(FetchError::UnknownCommit(commit))
+        }
     }
 
     /// The environment of git: the given one, common settings, and a configuration with precedence over the repository's.
-    pub fn env(&self, given: Vec<(OsString, OsString)>, more: &[(&str, String)]) -> Vec<(OsString, OsString)> {
-        let by_ssh = if self.ssh.is_some() || self.url.transport() == Transport::Ssh { "always" } else { "never" };
+    pub fn env(
+        &self,
+        given: Vec<(OsString, OsString)>,
+        more: &[(&str, String)],
+    ) -> Vec<(OsString, OsString)> {
+        let by_ssh = if self.ssh.is_some() || self.url.transport() == Transport::Ssh {
+            "always"
+        } else {
+            "never"
+        };
         let mut config: Vec<(String, String)> = [
             ("protocol.allow", "never"),
             ("protocol.http.allow", "always"),
@@ -194,17 +261,28 @@ impl Repository {
             // Git would send the header to any redirect target.
             config.push((format!("http.{origin}.followRedirects"), "false".into()));
         }
-        config.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        config.extend(
+            more.iter()
+                .map(|(key, value)| ((*key).to_owned(), value.clone())),
+        );
         let mut env = given;
         // Git reads this variable before any configuration, so it names the common file, for hosts without a file of their own.
         if !self.authorities.is_empty() {
             let (of_all, others) = env.into_iter().partition(|(name, _)| name == CA_OF_ALL);
             env = others;
             let of_all: Vec<(OsString, OsString)> = of_all;
-            config.extend(of_all.into_iter().map(|(_, file)| ("http.sslCAInfo".to_owned(), file.to_string_lossy().into_owned())));
+            config.extend(of_all.into_iter().map(|(_, file)| {
+                (
+                    "http.sslCAInfo".to_owned(),
+                    file.to_string_lossy().into_owned(),
+                )
+            }));
         }
         for (origin, file) in &self.authorities {
-            config.push((format!("http.{origin}.sslCAInfo"), file.display().to_string()));
+            config.push((
+                format!("http.{origin}.sslCAInfo"),
+                file.display().to_string(),
+            ));
         }
         let fixed = [
             ("GIT_TERMINAL_PROMPT", "0"),
@@ -221,7 +299,11 @@ impl Repository {
             // Programs that git starts have no such rule.
             env.push(("GIT_SSH_COMMAND".into(), "false".into()));
         }
-        env.extend(self.ssh.iter().map(|dir| ("GIT_SSH_COMMAND".into(), ssh::command(dir).into())));
+        env.extend(
+            self.ssh
+                .iter()
+                .map(|dir| ("GIT_SSH_COMMAND".into(), ssh::command(dir).into())),
+        );
         env.push(("GIT_CONFIG_COUNT".into(), config.len().to_string().into()));
         for (i, (key, value)) in config.into_iter().enumerate() {
             env.push((format!("GIT_CONFIG_KEY_{i}").into(), key.into()));
@@ -236,9 +318,16 @@ const CA_OF_ALL: &str = "GIT_SSL_CAINFO";
 
 /// Whether the server serves only commits that a ref points to, or only with history.
 pub fn is_refused(text: &str) -> bool {
-    ["not our ref", "unadvertised object", "couldn't find remote ref", "does not allow request", "remote error", "shallow"]
-        .iter()
-        .any(|part| text.contains(part))
+    [
+        "not our ref",
+        "unadvertised object",
+        "couldn't find remote ref",
+        "does not allow request",
+        "remote error",
+        "shallow",
+    ]
+    .iter()
+    .any(|part| text.contains(part))
 }
 
 #[cfg(test)]
@@ -252,13 +341,23 @@ mod tests {
     }
 
     fn login(origin: &str, http: Credentials) -> Login {
-        Login { origin: origin.into(), http: Some(http), ..Login::default() }
+        Login {
+            origin: origin.into(),
+            http: Some(http),
+            ..Login::default()
+        }
     }
 
     #[test]
     fn unsafe_urls_and_revisions_are_refused() {
-        assert!(matches!(Repository::new::<io::Error>("file:///etc", "main"), Err(FetchError::IllegalUrl)));
-        assert!(matches!(Repository::new::<io::Error>("https://h/r", "-x"), Err(FetchError::IllegalRevision(_))));
+        assert!(matches!(
+            Repository::new::<io::Error>("file:///etc", "main"),
+            Err(FetchError::IllegalUrl)
+        ));
+        assert!(matches!(
+            Repository::new::<io::Error>("https://h/r", "-x"),
+            Err(FetchError::IllegalRevision(_))
+        ));
     }
 
     /// The configuration that git gets through its environment.
@@ -268,7 +367,12 @@ mod tests {
             found.map(|(_, value)| value.to_str().unwrap().to_owned())
         };
         let count: usize = value("GIT_CONFIG_COUNT".into()).unwrap().parse().unwrap();
-        let at = |i: usize| (value(format!("GIT_CONFIG_KEY_{i}")).unwrap(), value(format!("GIT_CONFIG_VALUE_{i}")).unwrap());
+        let at = |i: usize| {
+            (
+                value(format!("GIT_CONFIG_KEY_{i}")).unwrap(),
+                value(format!("GIT_CONFIG_VALUE_{i}")).unwrap(),
+            )
+        };
         (0..count).map(at).collect()
     }
 
@@ -281,20 +385,33 @@ mod tests {
             login("https://h:1/", token("later")),
             login("https://other/", Credentials::Basic("u".into(), "p".into())),
         ];
-        let env = repository("https://h:1/r.git", "main").with_logins::<io::Error>(&logins).unwrap().env(Vec::new(), &[]);
+        let env = repository("https://h:1/r.git", "main")
+            .with_logins::<io::Error>(&logins)
+            .unwrap()
+            .env(Vec::new(), &[]);
         let config = config(&env);
-        let headers: Vec<_> = config.iter().filter(|(key, _)| key.ends_with("extraHeader")).collect();
+        let headers: Vec<_> = config
+            .iter()
+            .filter(|(key, _)| key.ends_with("extraHeader"))
+            .collect();
         assert_eq!(
             headers,
             [
-                &("http.https://h:1/.extraHeader".to_owned(), "Authorization: Bearer t".to_owned()),
-                &("http.https://other/.extraHeader".to_owned(), "Authorization: Basic dTpw".to_owned()),
+                &(
+                    "http.https://h:1/.extraHeader".to_owned(),
+                    "Authorization: Bearer t".to_owned()
+                ),
+                &(
+                    "http.https://other/.extraHeader".to_owned(),
+                    "Authorization: Basic dTpw".to_owned()
+                ),
             ]
         );
         for origin in ["https://h:1/", "https://other/"] {
             assert!(config.contains(&(format!("http.{origin}.followRedirects"), "false".into())));
         }
-        let broken = repository("https://h/r.git", "main").with_logins(&[login("https://h/", token("t\nX: y"))]);
+        let broken = repository("https://h/r.git", "main")
+            .with_logins(&[login("https://h/", token("t\nX: y"))]);
         assert!(matches!(broken, Err(FetchError::<io::Error>::LineBreak)));
     }
 
@@ -302,7 +419,10 @@ mod tests {
     fn ssh_requires_a_key() {
         let http = repository("https://h/r.git", "main");
         let with = http.clone().with_ssh("/keys".into());
-        for (repository, allowed, command) in [(http, "never", "false"), (with, "always", "ssh -F '/keys/config'")] {
+        for (repository, allowed, command) in [
+            (http, "never", "false"),
+            (with, "always", "ssh -F '/keys/config'"),
+        ] {
             let env = repository.env(Vec::new(), &[]);
             assert!(config(&env).contains(&("protocol.ssh.allow".into(), allowed.into())));
             assert!(env.contains(&("GIT_SSH_COMMAND".into(), command.into())));
@@ -311,16 +431,41 @@ mod tests {
 
     #[test]
     fn authority_applies_to_one_origin() {
-        let given = || vec![("PATH".into(), "/bin".into()), (CA_OF_ALL.into(), "/kept/ca.crt".into())];
+        let given = || {
+            vec![
+                ("PATH".into(), "/bin".into()),
+                (CA_OF_ALL.into(), "/kept/ca.crt".into()),
+            ]
+        };
         let plain = repository("https://h/r.git", "main");
-        assert!(plain.env(given(), &[]).contains(&given()[1]), "it stays where it was");
-        let own = plain.with_authority("https://h/", "/a".into()).with_authority("https://h/", "/b".into());
+        assert!(
+            plain.env(given(), &[]).contains(&given()[1]),
+            "it stays where it was"
+        );
+        let own = plain
+            .with_authority("https://h/", "/a".into())
+            .with_authority("https://h/", "/b".into());
         let env = own.env(given(), &[("lfs.x", "y".to_owned())]);
-        assert!(env.contains(&given()[0]) && !env.iter().any(|(name, _)| name == CA_OF_ALL), "it would go before");
+        assert!(
+            env.contains(&given()[0]) && !env.iter().any(|(name, _)| name == CA_OF_ALL),
+            "it would go before"
+        );
         let config = config(&env);
-        let files: Vec<_> = config.iter().filter(|(key, _)| key.ends_with("sslCAInfo")).collect();
-        let wanted = [("http.sslCAInfo", "/kept/ca.crt"), ("http.https://h/.sslCAInfo", "/a")];
-        assert_eq!(files, wanted.map(|(key, file)| (key.to_owned(), file.to_owned())).iter().collect::<Vec<_>>());
+        let files: Vec<_> = config
+            .iter()
+            .filter(|(key, _)| key.ends_with("sslCAInfo"))
+            .collect();
+        let wanted = [
+            ("http.sslCAInfo", "/kept/ca.crt"),
+            ("http.https://h/.sslCAInfo", "/a"),
+        ];
+        assert_eq!(
+            files,
+            wanted
+                .map(|(key, file)| (key.to_owned(), file.to_owned()))
+                .iter()
+                .collect::<Vec<_>>()
+        );
         assert!(config.contains(&("lfs.x".to_owned(), "y".to_owned())));
     }
 
@@ -332,22 +477,42 @@ mod tests {
     impl Git for Played<'_> {
         type Error = io::Error;
 
-        async fn run_git(&self, args: &[&str], _env: &[(OsString, OsString)], dir: &Path) -> io::Result<Ended> {
+        async fn run_git(
+            &self,
+            args: &[&str],
+            _env: &[(OsString, OsString)],
+            dir: &Path,
+        ) -> io::Result<Ended> {
             let line = args.join(" ");
             self.1.lock().unwrap().push(line.clone());
             if args[0] == "checkout" {
                 fs::create_dir_all(dir.join(".git")).unwrap();
                 fs::write(dir.join(".git/HEAD"), "c".repeat(40)).unwrap();
             }
-            let output = self.0.iter().find(|(word, _)| line.contains(word)).map_or("", |(_, said)| said);
-            Ok(Ended { code: if output.is_empty() { 0 } else { 128 }, output: output.to_owned(), ..Ended::default() })
+            let output = self
+                .0
+                .iter()
+                .find(|(word, _)| line.contains(word))
+                .map_or("", |(_, said)| said);
+            Ok(Ended {
+                code: if output.is_empty() { 0 } else { 128 },
+                output: output.to_owned(),
+                ..Ended::default()
+            })
         }
     }
 
     /// Fetches with these answers; returns the commands too.
-    async fn played(url: &str, revision: &str, answers: &[(&str, &str)], dir: &Path) -> (Fetched, Vec<String>) {
+    async fn played(
+        url: &str,
+        revision: &str,
+        answers: &[(&str, &str)],
+        dir: &Path,
+    ) -> (Fetched, Vec<String>) {
         let played = Played(answers, Mutex::default());
-        let fetched = repository(url, revision).fetch(&played, Vec::new(), dir).await;
+        let fetched = repository(url, revision)
+            .fetch(&played, Vec::new(), dir)
+            .await;
         (fetched, played.1.into_inner().unwrap())
     }
 
@@ -355,16 +520,40 @@ mod tests {
     async fn unadvertised_commit_is_fetched_with_branches() {
         let dir = tempfile::tempdir().unwrap();
         let commit = "c".repeat(40);
-        let asked =
-            async |revision: &str, answers: &[(&str, &str)]| played("http://h/r.git", revision, answers, dir.path()).await;
+        let asked = async |revision: &str, answers: &[(&str, &str)]| {
+            played("http://h/r.git", revision, answers, dir.path()).await
+        };
         let (fetched, lines) = asked("main", &[]).await;
         assert_eq!((fetched.unwrap(), lines.len()), (commit.clone(), 3));
         assert!(lines[2].contains("FETCH_HEAD"), "{lines:?}");
-        let (fetched, lines) = asked(&commit, &[("--depth=1", "fatal: remote error: upload-pack: not our ref c")]).await;
+        let (fetched, lines) = asked(
+            &commit,
+            &[(
+                "--depth=1",
+                "fatal: remote error: upload-pack: not our ref c",
+            )],
+        )
+        .await;
         assert_eq!((fetched.unwrap(), lines.len()), (commit.clone(), 4));
-        assert!(lines[2].contains("+refs/heads/*") && lines[3].contains(&commit), "{lines:?}");
-        let (fetched, lines) = asked("main", &[("--depth=1", "fatal: couldn't find remote ref main")]).await;
-        assert!(matches!(fetched, Err(FetchError::Refused { refusal: Refusal::NoRevision, .. })), "{lines:?}");
+        assert!(
+            lines[2].contains("+refs/heads/*") && lines[3].contains(&commit),
+            "{lines:?}"
+        );
+        let (fetched, lines) = asked(
+            "main",
+            &[("--depth=1", "fatal: couldn't find remote ref main")],
+        )
+        .await;
+        assert!(
+            matches!(
+                fetched,
+                Err(FetchError::Refused {
+                    refusal: Refusal::NoRevision,
+                    ..
+                })
+            ),
+            "{lines:?}"
+        );
         assert_eq!(lines.len(), 2, "nothing else is asked");
     }
 
@@ -372,15 +561,37 @@ mod tests {
     async fn submodules_are_fetched_if_present() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(".gitmodules"), "").unwrap();
-        let asked = async |answers: &[(&str, &str)]| played("git@h:r.git", "main", answers, dir.path()).await;
+        let asked = async |answers: &[(&str, &str)]| {
+            played("git@h:r.git", "main", answers, dir.path()).await
+        };
         let (fetched, lines) = asked(&[]).await;
         assert!(fetched.is_ok());
-        assert_eq!(lines[3], "config remote.origin.url git@h:r.git", "relative ones are relative to it");
-        assert_eq!(lines[4], "submodule --quiet update --init --recursive --depth=1");
-        let (fetched, lines) = asked(&[("recursive --depth", "fatal: remote error: not our ref c")]).await;
-        assert!(fetched.is_ok() && lines[6] == "submodule --quiet update --init --recursive", "{lines:?}");
-        let (fetched, _) = asked(&[("submodule --quiet", "fatal: transport 'file' not allowed")]).await;
-        let Err(FetchError::Refused { refusal: Refusal::Invalid, message }) = fetched else { panic!("{fetched:?}") };
-        assert!(message.starts_with("a submodule of git@h:r.git leads to a transport"), "{message}");
+        assert_eq!(
+            lines[3], "config remote.origin.url git@h:r.git",
+            "relative ones are relative to it"
+        );
+        assert_eq!(
+            lines[4],
+            "submodule --quiet update --init --recursive --depth=1"
+        );
+        let (fetched, lines) =
+            asked(&[("recursive --depth", "fatal: remote error: not our ref c")]).await;
+        assert!(
+            fetched.is_ok() && lines[6] == "submodule --quiet update --init --recursive",
+            "{lines:?}"
+        );
+        let (fetched, _) =
+            asked(&[("submodule --quiet", "fatal: transport 'file' not allowed")]).await;
+        let Err(FetchError::Refused {
+            refusal: Refusal::Invalid,
+            message,
+        }) = fetched
+        else {
+            panic!("{fetched:?}")
+        };
+        assert!(
+            message.starts_with("a submodule of git@h:r.git leads to a transport"),
+            "{message}"
+        );
     }
 }

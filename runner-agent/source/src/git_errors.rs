@@ -23,7 +23,9 @@ pub struct Ended {
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError<E: Error + 'static> {
     /// The URL is not supported.
-    #[error("the URL is neither http or https without credentials, nor ssh (ssh://user@host/path or user@host:path)")]
+    #[error(
+        "the URL is neither http or https without credentials, nor ssh (ssh://user@host/path or user@host:path)"
+    )]
     IllegalUrl,
     /// Git would not read it as a revision.
     #[error("{} is not a branch, tag or commit", clip(.0, 100))]
@@ -155,13 +157,31 @@ const ROWS: &[Row] = &[
         "has a certificate that is not trusted (put its authority into ca.crt of the Secret)",
     ),
     (
-        &["error: 301", "error: 302", "error: 307", "error: 308", "unable to update url base from redirection"],
+        &[
+            "error: 301",
+            "error: 302",
+            "error: 307",
+            "error: 308",
+            "unable to update url base from redirection",
+        ],
         Refusal::Invalid,
         "redirects elsewhere; name the final URL",
     ),
-    (&["No url found for submodule"], Refusal::Invalid, "has a submodule without a URL in .gitmodules"),
-    (&["transport 'file' not allowed", "not allowed"], Refusal::Invalid, "leads to a transport that is not allowed"),
-    (&["No space left", "Disk quota exceeded"], Refusal::DiskFull, "does not fit on the pod's disk"),
+    (
+        &["No url found for submodule"],
+        Refusal::Invalid,
+        "has a submodule without a URL in .gitmodules",
+    ),
+    (
+        &["transport 'file' not allowed", "not allowed"],
+        Refusal::Invalid,
+        "leads to a transport that is not allowed",
+    ),
+    (
+        &["No space left", "Disk quota exceeded"],
+        Refusal::DiskFull,
+        "does not fit on the pod's disk",
+    ),
 ];
 
 /// The same for `git lfs`.
@@ -190,9 +210,27 @@ const CONTENTS: &[Row] = &[
         Refusal::Invalid,
         "has a certificate that is not trusted (put its authority into ca.crt of the Secret)",
     ),
-    (&["exit status", "Permission denied ("], Refusal::Unauthorized, "cannot be asked by ssh for large files"),
-    (&["No space left", "no space left", "quota exceeded"], Refusal::DiskFull, "gave more than fits on the pod's disk"),
-    (&["[404]", "[410]", "does not exist", "not found", "Repository or object"], Refusal::Invalid, "does not have them"),
+    (
+        &["exit status", "Permission denied ("],
+        Refusal::Unauthorized,
+        "cannot be asked by ssh for large files",
+    ),
+    (
+        &["No space left", "no space left", "quota exceeded"],
+        Refusal::DiskFull,
+        "gave more than fits on the pod's disk",
+    ),
+    (
+        &[
+            "[404]",
+            "[410]",
+            "does not exist",
+            "not found",
+            "Repository or object",
+        ],
+        Refusal::Invalid,
+        "does not have them",
+    ),
 ];
 
 /// Prefixes of `git lfs` lines without a cause.
@@ -203,47 +241,99 @@ const AFTER_SSH: &str = "fatal: Could not read from remote repository";
 
 /// Classifies git's output for a repository or another object; `revision` is the requested one.
 pub fn refused<E: Error>(of: &str, revision: &str, ended: &Ended) -> FetchError<E> {
-    if let Ended { signal: Some(signal), told: false, .. } = ended {
+    if let Ended {
+        signal: Some(signal),
+        told: false,
+        ..
+    } = ended
+    {
         return FetchError::Killed(*signal);
     }
     let (text, of) = (&ended.output, clip(of, 300));
     if text.contains(REFUSED) {
-        return FetchError::Refused { refusal: Refusal::HostKey, message: host_key(text, &of) };
+        return FetchError::Refused {
+            refusal: Refusal::HostKey,
+            message: host_key(text, &of),
+        };
     }
-    let known = ROWS.iter().find(|row| row.0.iter().any(|needle| text.contains(needle)));
-    let (refusal, what) = known.map_or((Refusal::Unreachable, "cannot be reached"), |row| (row.1, row.2));
-    let revision = if refusal == Refusal::NoRevision { format!(" {revision}") } else { String::new() };
+    let known = ROWS
+        .iter()
+        .find(|row| row.0.iter().any(|needle| text.contains(needle)));
+    let (refusal, what) = known.map_or((Refusal::Unreachable, "cannot be reached"), |row| {
+        (row.1, row.2)
+    });
+    let revision = if refusal == Refusal::NoRevision {
+        format!(" {revision}")
+    } else {
+        String::new()
+    };
     let message = format!("{of} {what}{revision}: {}", clip(telling(text), 400));
     FetchError::Refused { refusal, message }
 }
 
 /// Classifies the output of `git lfs` for missing contents.
 pub fn contents_refused<E: Error>(of: &str, ended: &Ended) -> FetchError<E> {
-    if let Ended { signal: Some(signal), told: false, .. } = ended {
+    if let Ended {
+        signal: Some(signal),
+        told: false,
+        ..
+    } = ended
+    {
         return FetchError::Killed(*signal);
     }
     let text = &ended.output;
-    let known = CONTENTS.iter().find(|row| row.0.iter().any(|needle| text.contains(needle)));
-    let (refusal, what) = known.map_or((Refusal::Unreachable, "cannot be reached"), |row| (row.1, row.2));
+    let known = CONTENTS
+        .iter()
+        .find(|row| row.0.iter().any(|needle| text.contains(needle)));
+    let (refusal, what) = known.map_or((Refusal::Unreachable, "cannot be reached"), |row| {
+        (row.1, row.2)
+    });
     // Skip lines that follow from the cause or have none.
     let idle = |line: &&str| line.is_empty() || IDLE.iter().any(|begin| line.starts_with(begin));
-    let line = text.lines().map(str::trim).rfind(|line| !idle(line)).unwrap_or("git-lfs said nothing");
-    FetchError::Refused { refusal, message: format!("the server of {} {what}: {}", clip(of, 300), clip(line, 400)) }
+    let line = text
+        .lines()
+        .map(str::trim)
+        .rfind(|line| !idle(line))
+        .unwrap_or("git-lfs said nothing");
+    FetchError::Refused {
+        refusal,
+        message: format!(
+            "the server of {} {what}: {}",
+            clip(of, 300),
+            clip(line, 400)
+        ),
+    }
 }
 
 /// The most specific line: git's first fatal one, or ssh's last one when git adds nothing.
 fn telling(text: &str) -> &str {
     let told = |line: &&str| !line.is_empty() && !line.starts_with("pawl: host key ");
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(told).take_while(|line| !line.starts_with(AFTER_SSH)).collect();
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(told)
+        .take_while(|line| !line.starts_with(AFTER_SSH))
+        .collect();
     let fatal = lines.iter().find(|line| line.starts_with("fatal:"));
-    let nothing = if text.contains(AFTER_SSH) { AFTER_SSH } else { "git said nothing" };
+    let nothing = if text.contains(AFTER_SSH) {
+        AFTER_SSH
+    } else {
+        "git said nothing"
+    };
     fatal.or(lines.last()).copied().unwrap_or(nothing)
 }
 
 fn host_key(text: &str, of: &str) -> String {
     let changed = text.contains(CHANGED);
-    let Some(HostKey { host, fingerprint, line }) = HostKey::refused(text) else {
-        return format!("{of} cannot be asked: its host has a key that known_hosts refuses; nothing was sent to it");
+    let Some(HostKey {
+        host,
+        fingerprint,
+        line,
+    }) = HostKey::refused(text)
+    else {
+        return format!(
+            "{of} cannot be asked: its host has a key that known_hosts refuses; nothing was sent to it"
+        );
     };
     let (is, then) = if changed {
         (
@@ -251,9 +341,16 @@ fn host_key(text: &str, of: &str) -> String {
             "in place of the present one (the connection may be intercepted)",
         )
     } else {
-        (format!("known_hosts has no key of {host}, which presented {fingerprint}"), "")
+        (
+            format!("known_hosts has no key of {host}, which presented {fingerprint}"),
+            "",
+        )
     };
-    let then = if then.is_empty() { String::new() } else { format!(" {then}") };
+    let then = if then.is_empty() {
+        String::new()
+    } else {
+        format!(" {then}")
+    };
     format!(
         "{of} cannot be asked: {is}; nothing was sent to it. If the operator of that host confirms this fingerprint, put this line into \
          known_hosts of the Secret{then}: {line}"
@@ -267,7 +364,11 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> (Refusal, String) {
-        let ended = Ended { code: 128, output: text.to_owned(), ..Ended::default() };
+        let ended = Ended {
+            code: 128,
+            output: text.to_owned(),
+            ..Ended::default()
+        };
         match refused::<io::Error>("http://h/r.git", "main", &ended) {
             FetchError::Refused { refusal, message } => (refusal, message),
             other => panic!("{text}: {other}"),
@@ -277,30 +378,61 @@ mod tests {
     #[test]
     fn git_errors_are_classified() {
         let rows = [
-            ("fatal: unable to access 'http://h/r.git/': Could not resolve host: h", Refusal::Unreachable),
+            (
+                "fatal: unable to access 'http://h/r.git/': Could not resolve host: h",
+                Refusal::Unreachable,
+            ),
             (
                 "fatal: unable to access 'http://h/r.git/': Failed to connect to h port 80: Connection refused",
                 Refusal::Unreachable,
             ),
-            ("fatal: unable to access 'http://h/': The requested URL returned error: 503", Refusal::Unreachable),
-            ("fatal: could not read Username for 'http://h': terminal prompts disabled", Refusal::Unauthorized),
-            ("fatal: unable to access 'http://h/': The requested URL returned error: 403", Refusal::Unauthorized),
-            ("fatal: write error: No space left on device", Refusal::DiskFull),
-            ("fatal: repository 'http://h/r.git/' not found", Refusal::NoRepository),
+            (
+                "fatal: unable to access 'http://h/': The requested URL returned error: 503",
+                Refusal::Unreachable,
+            ),
+            (
+                "fatal: could not read Username for 'http://h': terminal prompts disabled",
+                Refusal::Unauthorized,
+            ),
+            (
+                "fatal: unable to access 'http://h/': The requested URL returned error: 403",
+                Refusal::Unauthorized,
+            ),
+            (
+                "fatal: write error: No space left on device",
+                Refusal::DiskFull,
+            ),
+            (
+                "fatal: repository 'http://h/r.git/' not found",
+                Refusal::NoRepository,
+            ),
             ("fatal: couldn't find remote ref nope", Refusal::NoRevision),
             (
                 "fatal: unable to access 'https://h/': server certificate verification failed. CAfile: none CRLfile: none",
                 Refusal::Invalid,
             ),
-            ("fatal: unable to access 'https://h/': The requested URL returned error: 301", Refusal::Invalid),
+            (
+                "fatal: unable to access 'https://h/': The requested URL returned error: 301",
+                Refusal::Invalid,
+            ),
         ];
         for (text, expected) in rows {
             let (refusal, message) = of(text);
             assert_eq!(refusal, expected, "{text}");
-            assert!(message.contains("http://h/r.git") && message.contains(text), "{message}");
+            assert!(
+                message.contains("http://h/r.git") && message.contains(text),
+                "{message}"
+            );
         }
-        let killed = Ended { code: 137, signal: Some(9), ..Ended::default() };
-        assert!(matches!(refused::<io::Error>("u", "main", &killed), FetchError::Killed(9)));
+        let killed = Ended {
+            code: 137,
+            signal: Some(9),
+            ..Ended::default()
+        };
+        assert!(matches!(
+            refused::<io::Error>("u", "main", &killed),
+            FetchError::Killed(9)
+        ));
     }
 
     #[test]
@@ -311,22 +443,50 @@ mod tests {
                 "batch response: Post \"https://h/r.git/info/lfs/objects/batch\": dial tcp: connection refused",
                 Refusal::Unreachable,
             ),
-            ("batch response: Fatal error: Server error: https://h/r.git/info/lfs/objects/batch", Refusal::Unreachable),
-            ("batch response: Git credentials for https://h/r.git not found.", Refusal::Unauthorized),
-            ("batch request: missing protocol: \"file:///srv\"", Refusal::Invalid),
+            (
+                "batch response: Fatal error: Server error: https://h/r.git/info/lfs/objects/batch",
+                Refusal::Unreachable,
+            ),
+            (
+                "batch response: Git credentials for https://h/r.git not found.",
+                Refusal::Unauthorized,
+            ),
+            (
+                "batch request: missing protocol: \"file:///srv\"",
+                Refusal::Invalid,
+            ),
             ("batch request: exit status 1", Refusal::Unauthorized),
-            ("[4d7a] Object does not exist on the server: [404] Object does not exist on the server", Refusal::Invalid),
+            (
+                "[4d7a] Object does not exist on the server: [404] Object does not exist on the server",
+                Refusal::Invalid,
+            ),
         ];
         for (text, expected) in rows {
-            let ended = Ended { code: 2, output: format!("fetch: Fetching reference HEAD\n{text}\n{end}\n"), ..Ended::default() };
-            let FetchError::<io::Error>::Refused { refusal, message } = contents_refused("https://h/r.git", &ended) else {
+            let ended = Ended {
+                code: 2,
+                output: format!("fetch: Fetching reference HEAD\n{text}\n{end}\n"),
+                ..Ended::default()
+            };
+            let FetchError::<io::Error>::Refused { refusal, message } =
+                contents_refused("https://h/r.git", &ended)
+            else {
                 panic!("{text}")
             };
             assert_eq!(refusal, expected, "{text}");
-            assert!(message.starts_with("the server of https://h/r.git ") && message.ends_with(text), "{message}");
+            assert!(
+                message.starts_with("the server of https://h/r.git ") && message.ends_with(text),
+                "{message}"
+            );
         }
-        let killed = Ended { code: 137, signal: Some(9), ..Ended::default() };
-        assert!(matches!(contents_refused::<io::Error>("u", &killed), FetchError::Killed(9)));
+        let killed = Ended {
+            code: 137,
+            signal: Some(9),
+            ..Ended::default()
+        };
+        assert!(matches!(
+            contents_refused::<io::Error>("u", &killed),
+            FetchError::Killed(9)
+        ));
     }
 
     #[test]
@@ -334,15 +494,29 @@ mod tests {
         let end = "fatal: Could not read from remote repository.\n\nPlease make sure you have the correct access rights\n\
             and the repository exists.";
         let rows = [
-            ("git@h: Permission denied (publickey).", Refusal::Unauthorized),
+            (
+                "git@h: Permission denied (publickey).",
+                Refusal::Unauthorized,
+            ),
             ("No user exists for uid 4242", Refusal::Invalid),
             ("ERROR: Repository not found.", Refusal::NoRepository),
-            ("fatal: '~/none.git' does not appear to be a git repository", Refusal::NoRepository),
-            ("ssh: connect to host h port 22: Connection timed out", Refusal::Unreachable),
-            ("ssh: Could not resolve hostname h: Name or service not known", Refusal::Unreachable),
+            (
+                "fatal: '~/none.git' does not appear to be a git repository",
+                Refusal::NoRepository,
+            ),
+            (
+                "ssh: connect to host h port 22: Connection timed out",
+                Refusal::Unreachable,
+            ),
+            (
+                "ssh: Could not resolve hostname h: Name or service not known",
+                Refusal::Unreachable,
+            ),
         ];
         for (text, expected) in rows {
-            let (refusal, message) = of(&format!("pawl: host key h ssh-ed25519 SHA256:x AAAA\n{text}\n{end}"));
+            let (refusal, message) = of(&format!(
+                "pawl: host key h ssh-ed25519 SHA256:x AAAA\n{text}\n{end}"
+            ));
             assert_eq!(refusal, expected, "{text}");
             assert!(message.ends_with(text), "{message}");
         }
@@ -350,14 +524,30 @@ mod tests {
 
     #[test]
     fn changed_host_key_is_reported_with_its_line() {
-        let shown = "pawl: host key h NONE NONE NONE\npawl: host key h ssh-ed25519 SHA256:abc AAAA\n";
-        let (refusal, message) = of(&format!("{shown}No ED25519 host key is known for h\n{REFUSED}.\n"));
+        let shown =
+            "pawl: host key h NONE NONE NONE\npawl: host key h ssh-ed25519 SHA256:abc AAAA\n";
+        let (refusal, message) = of(&format!(
+            "{shown}No ED25519 host key is known for h\n{REFUSED}.\n"
+        ));
         assert_eq!(refusal, Refusal::HostKey);
-        assert!(message.contains("no key is known of h, which has SHA256:abc; nothing was sent"), "{message}");
-        assert!(message.ends_with("known_hosts of the Secret: h ssh-ed25519 AAAA"), "{message}");
+        assert!(
+            message.contains("no key is known of h, which has SHA256:abc; nothing was sent"),
+            "{message}"
+        );
+        assert!(
+            message.ends_with("known_hosts of the Secret: h ssh-ed25519 AAAA"),
+            "{message}"
+        );
         let (_, message) = of(&format!("{shown}@ WARNING: {CHANGED}! @\n{REFUSED}.\n"));
-        assert!(message.contains("h has the key SHA256:abc, and another one is known of it"), "{message}");
+        assert!(
+            message.contains("h has the key SHA256:abc, and another one is known of it"),
+            "{message}"
+        );
         assert!(message.contains("in place of the present one"), "{message}");
-        assert!(of(&format!("{REFUSED}.\n")).1.contains("a key that known_hosts refuses"));
+        assert!(
+            of(&format!("{REFUSED}.\n"))
+                .1
+                .contains("a key that known_hosts refuses")
+        );
     }
 }

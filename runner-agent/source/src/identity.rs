@@ -11,7 +11,9 @@ pub struct Identity(String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// It is no private key.
-    #[error("is no private key as ssh-keygen writes it: it has no line BEGIN … PRIVATE KEY, or is cut off")]
+    #[error(
+        "is no private key as ssh-keygen writes it: it has no line BEGIN … PRIVATE KEY, or is cut off"
+    )]
     NoKey,
     /// It needs a passphrase.
     #[error(
@@ -27,20 +29,35 @@ impl Identity {
     /// # Errors
     /// It is no private key, or has a passphrase.
     pub fn parse(text: &str) -> Result<Self, IdentityError> {
-        let lines: Vec<&str> = text.lines().map(str::trim_end).skip_while(|line| !line.starts_with("-----BEGIN ")).collect();
-        let name = lines.first().and_then(|line| line.strip_prefix("-----BEGIN ")?.strip_suffix(" PRIVATE KEY-----"));
+        let lines: Vec<&str> = text
+            .lines()
+            .map(str::trim_end)
+            .skip_while(|line| !line.starts_with("-----BEGIN "))
+            .collect();
+        let name = lines.first().and_then(|line| {
+            line.strip_prefix("-----BEGIN ")?
+                .strip_suffix(" PRIVATE KEY-----")
+        });
         let (Some(name), Some(end)) = (
             name.or_else(|| (*lines.first()? == "-----BEGIN PRIVATE KEY-----").then_some("")),
-            lines.iter().position(|line| line.starts_with("-----END ") && line.ends_with("PRIVATE KEY-----")),
+            lines.iter().position(|line| {
+                line.starts_with("-----END ") && line.ends_with("PRIVATE KEY-----")
+            }),
         ) else {
             return Err(IdentityError::NoKey);
         };
         let body = &lines[1..end];
-        if name == "ENCRYPTED" || body.iter().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED")) {
+        if name == "ENCRYPTED"
+            || body
+                .iter()
+                .any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"))
+        {
             return Err(IdentityError::Passphrase);
         }
         if name == "OPENSSH" {
-            let bytes = STANDARD.decode(body.concat()).map_err(|_| IdentityError::NoKey)?;
+            let bytes = STANDARD
+                .decode(body.concat())
+                .map_err(|_| IdentityError::NoKey)?;
             let cipher = bytes.strip_prefix(b"openssh-key-v1\0").and_then(|rest| {
                 let (length, rest) = rest.split_first_chunk::<4>()?;
                 rest.get(..usize::try_from(u32::from_be_bytes(*length)).ok()?)
@@ -51,7 +68,11 @@ impl Identity {
                 None => return Err(IdentityError::NoKey),
             }
         }
-        Ok(Self(lines[..=end].iter().fold(String::new(), |text, line| text + line + "\n")))
+        Ok(Self(
+            lines[..=end]
+                .iter()
+                .fold(String::new(), |text, line| text + line + "\n"),
+        ))
     }
 
     /// The file content.
@@ -69,7 +90,10 @@ mod tests {
         let mut bytes = b"openssh-key-v1\0".to_vec();
         bytes.extend(u32::try_from(cipher.len()).unwrap().to_be_bytes());
         bytes.extend(cipher.bytes().chain([0; 16]));
-        format!("-----BEGIN OPENSSH PRIVATE KEY-----\n{}\n-----END OPENSSH PRIVATE KEY-----", STANDARD.encode(bytes))
+        format!(
+            "-----BEGIN OPENSSH PRIVATE KEY-----\n{}\n-----END OPENSSH PRIVATE KEY-----",
+            STANDARD.encode(bytes)
+        )
     }
 
     #[test]
@@ -82,19 +106,38 @@ mod tests {
             "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----".into(),
         ] {
             let identity = Identity::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
-            assert!(identity.text().ends_with("KEY-----\n") && !identity.text().contains('\r'), "{text}");
+            assert!(
+                identity.text().ends_with("KEY-----\n") && !identity.text().contains('\r'),
+                "{text}"
+            );
         }
         let rsa = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES\n\nAA\n-----END RSA PRIVATE KEY-----";
-        let pkcs8 = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----";
+        let pkcs8 =
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----";
         for text in [&key("aes256-ctr"), rsa, pkcs8] {
-            assert_eq!(Identity::parse(text).err(), Some(IdentityError::Passphrase), "{text}");
+            assert_eq!(
+                Identity::parse(text).err(),
+                Some(IdentityError::Passphrase),
+                "{text}"
+            );
         }
         let cut = key("none");
         let public = "ssh-ed25519 AAAA me@home";
         let other = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----";
         let putty = "PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: none";
-        for text in ["", public, &cut[..60], other, putty, "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----"] {
-            assert_eq!(Identity::parse(text).err(), Some(IdentityError::NoKey), "{text}");
+        for text in [
+            "",
+            public,
+            &cut[..60],
+            other,
+            putty,
+            "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----",
+        ] {
+            assert_eq!(
+                Identity::parse(text).err(),
+                Some(IdentityError::NoKey),
+                "{text}"
+            );
         }
     }
 }

@@ -17,8 +17,11 @@ use crate::{
 /// The longest pointer, in bytes.
 pub const MAX_POINTER: u64 = 1024;
 /// The first lines of pointers: the present and former names of the program.
-const FIRST: [&str; 3] =
-    ["version https://git-lfs.github.com/spec/", "version https://hawser.github.com/spec/", "version http://git-media.io/v/"];
+const FIRST: [&str; 3] = [
+    "version https://git-lfs.github.com/spec/",
+    "version https://hawser.github.com/spec/",
+    "version http://git-media.io/v/",
+];
 /// The longest `.gitattributes` that is read, in bytes.
 const MAX_ATTRIBUTES: u64 = 1 << 20;
 /// The most bytes of all contents: the limit of an archive.
@@ -43,7 +46,9 @@ pub struct PointerFile {
 #[derive(Debug, thiserror::Error)]
 pub enum ContentsError<E: Error + 'static> {
     /// The program is missing.
-    #[error("the program git-lfs is not installed where this runs (Debian's package git-lfs; Pawl's own runner image has it)")]
+    #[error(
+        "the program git-lfs is not installed where this runs (Debian's package git-lfs; Pawl's own runner image has it)"
+    )]
     NoProgram,
     /// The contents exceed the limit.
     #[error("they have {0} bytes in all, and at most {MAX_CONTENTS} are fetched")]
@@ -75,13 +80,19 @@ impl Repository {
         root: &Path,
     ) -> Result<(), ContentsError<G::Error>> {
         let pointers = pointers(root);
-        let Some(bytes) = size(&pointers) else { return Ok(()) };
+        let Some(bytes) = size(&pointers) else {
+            return Ok(());
+        };
         if bytes > MAX_CONTENTS {
             return Err(ContentsError::TooLarge(bytes));
         }
         let store = root.join(STORE);
         let env = self.env(env, &config(&store));
-        let run = async |args: &[&str]| git.run_git(args, &env, root).await.map_err(FetchError::NotRun);
+        let run = async |args: &[&str]| {
+            git.run_git(args, &env, root)
+                .await
+                .map_err(FetchError::NotRun)
+        };
         // A remote name, which the plain fetch does not need.
         let mut ended = run(&["config", "remote.origin.url", self.url().as_str()]).await?;
         if ended.code == 0 {
@@ -91,21 +102,40 @@ impl Repository {
             return Err(ContentsError::NoProgram);
         }
         if fs::symlink_metadata(root.join(".gitmodules")).is_ok_and(|meta| meta.is_file()) {
-            let inner = run(&["submodule", "--quiet", "foreach", "--recursive", "git lfs fetch origin HEAD"]).await?;
+            let inner = run(&[
+                "submodule",
+                "--quiet",
+                "foreach",
+                "--recursive",
+                "git lfs fetch origin HEAD",
+            ])
+            .await?;
             ended = if ended.code == 0 { inner } else { ended };
         }
         // Downloaded contents are written even if others were refused.
         for pointer in &pointers {
-            pointer.replace(&store).map_err(|error| ContentsError::NotWritten { name: pointer.name.clone(), error })?;
+            pointer
+                .replace(&store)
+                .map_err(|error| ContentsError::NotWritten {
+                    name: pointer.name.clone(),
+                    error,
+                })?;
         }
         let _ = fs::remove_dir_all(&store);
-        if ended.code == 0 { Ok(()) } else { Err(contents_refused(self.url().as_str(), &ended).into()) }
+        if ended.code == 0 {
+            Ok(())
+        } else {
+            Err(contents_refused(self.url().as_str(), &ended).into())
+        }
     }
 }
 
 /// The number of bytes to write: each content is downloaded once, and written for each of its pointers. `None` when no pointer is valid.
 fn size(pointers: &[PointerFile]) -> Option<u64> {
-    pointers.iter().filter_map(|pointer| Some(pointer.contents.as_ref()?.size)).reduce(u64::saturating_add)
+    pointers
+        .iter()
+        .filter_map(|pointer| Some(pointer.contents.as_ref()?.size))
+        .reduce(u64::saturating_add)
 }
 
 /// Additional settings of `git-lfs`. They precede the repository's `.lfsconfig`, from which the program takes URLs and
@@ -124,13 +154,20 @@ pub fn config(store: &Path) -> [(&'static str, String); 5] {
 impl PointerFile {
     /// Writes the contents in place, if they were downloaded.
     fn replace(&self, store: &Path) -> io::Result<()> {
-        let Some(pointer) = &self.contents else { return Ok(()) };
+        let Some(pointer) = &self.contents else {
+            return Ok(());
+        };
         let object = store.join("objects").join(pointer.place());
-        if !fs::symlink_metadata(&object).is_ok_and(|meta| meta.is_file() && meta.len() == pointer.size) {
+        if !fs::symlink_metadata(&object)
+            .is_ok_and(|meta| meta.is_file() && meta.len() == pointer.size)
+        {
             return Ok(());
         }
         // Overwrites the file, which keeps its mode.
-        let mut into = File::options().write(true).truncate(true).open(&self.path)?;
+        let mut into = File::options()
+            .write(true)
+            .truncate(true)
+            .open(&self.path)?;
         io::copy(&mut File::open(&object)?, &mut into).map(drop)
     }
 }
@@ -147,11 +184,19 @@ pub struct Pointer {
 impl Pointer {
     /// Parses a pointer; `None` for any other text.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(text).ok().filter(|text| text.len() as u64 <= MAX_POINTER && is_pointer(text))?;
+        let text = std::str::from_utf8(text)
+            .ok()
+            .filter(|text| text.len() as u64 <= MAX_POINTER && is_pointer(text))?;
         let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
         let oid = value("oid sha256:")?;
-        let is_sum = oid.len() == 64 && oid.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        Some(Self { oid: is_sum.then(|| oid.to_owned())?, size: value("size ")?.parse().ok()? })
+        let is_sum = oid.len() == 64
+            && oid
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        Some(Self {
+            oid: is_sum.then(|| oid.to_owned())?,
+            size: value("size ")?.parse().ok()?,
+        })
     }
 
     /// The path of the content below `objects`.
@@ -169,12 +214,15 @@ pub fn pointers(root: &Path) -> Vec<PointerFile> {
     let mut dirs = vec![root.to_owned()];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else {
+                continue;
+            };
             if kind.is_dir() && entry.file_name() != ".git" {
                 dirs.push(path);
             } else if kind.is_file() && entry.file_name() == ".gitattributes" {
                 asked = asked || read(&path, MAX_ATTRIBUTES).contains("filter=lfs");
-            } else if kind.is_file() && entry.metadata().is_ok_and(|meta| meta.len() <= MAX_POINTER) {
+            } else if kind.is_file() && entry.metadata().is_ok_and(|meta| meta.len() <= MAX_POINTER)
+            {
                 files.push(path);
             }
         }
@@ -185,7 +233,11 @@ pub fn pointers(root: &Path) -> Vec<PointerFile> {
     let pointer = |path: PathBuf| {
         let text = read(&path, MAX_POINTER);
         is_pointer(&text).then(|| PointerFile {
-            name: path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned(),
+            name: path
+                .strip_prefix(root)
+                .unwrap_or(&path)
+                .to_string_lossy()
+                .into_owned(),
             contents: Pointer::parse(text.as_bytes()),
             path,
         })
@@ -222,7 +274,10 @@ mod tests {
     }
 
     fn pointer(digit: &str, size: u64) -> String {
-        format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {size}\n", digit.repeat(64))
+        format!(
+            "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {size}\n",
+            digit.repeat(64)
+        )
     }
 
     #[test]
@@ -231,18 +286,43 @@ mod tests {
         let write = |name: &str, text: &str| write(dir.path(), name, text);
         let text = pointer("4", 12345);
         write("net/lambda.zip", &text);
-        write("net/main.tf", "# version https://git-lfs.github.com/spec/v1\n");
+        write(
+            "net/main.tf",
+            "# version https://git-lfs.github.com/spec/v1\n",
+        );
         write("a.bin", &format!("{text}{}", "x".repeat(1024)));
         write(".git/b.bin", &text);
         assert!(pointers(dir.path()).is_empty(), "nobody asks for it");
-        write("net/.gitattributes", "*.zip filter=lfs diff=lfs merge=lfs -text\n");
+        write(
+            "net/.gitattributes",
+            "*.zip filter=lfs diff=lfs merge=lfs -text\n",
+        );
         let found = pointers(dir.path());
-        assert_eq!(found.iter().map(|pointer| &*pointer.name).collect::<Vec<_>>(), ["net/lambda.zip"]);
-        assert_eq!(found[0].contents, Some(Pointer { oid: "4".repeat(64), size: 12345 }));
+        assert_eq!(
+            found
+                .iter()
+                .map(|pointer| &*pointer.name)
+                .collect::<Vec<_>>(),
+            ["net/lambda.zip"]
+        );
+        assert_eq!(
+            found[0].contents,
+            Some(Pointer {
+                oid: "4".repeat(64),
+                size: 12345
+            })
+        );
         // The program accepts this form, so it counts.
-        let former = format!("\n{}", text.replace("git-lfs.github.com", "hawser.github.com"));
+        let former = format!(
+            "\n{}",
+            text.replace("git-lfs.github.com", "hawser.github.com")
+        );
         assert_eq!(Pointer::parse(former.as_bytes()), found[0].contents);
-        for broken in [text.replace("444", "../"), text.replace("444", "44"), text.replace("size 1", "size -1")] {
+        for broken in [
+            text.replace("444", "../"),
+            text.replace("444", "44"),
+            text.replace("size 1", "size -1"),
+        ] {
             assert_eq!(Pointer::parse(broken.as_bytes()), None, "{broken}");
         }
     }
@@ -253,22 +333,39 @@ mod tests {
     impl Git for Played<'_> {
         type Error = io::Error;
 
-        async fn run_git(&self, args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> io::Result<Ended> {
+        async fn run_git(
+            &self,
+            args: &[&str],
+            env: &[(OsString, OsString)],
+            dir: &Path,
+        ) -> io::Result<Ended> {
             self.2.lock().unwrap().push(args.join(" "));
             let is_set = |value: &str| env.iter().any(|(_, own)| own == value);
-            assert!(is_set("lfs.standaloneTransferAgent") && is_set("core.hooksPath") && is_set("credential.helper"));
+            assert!(
+                is_set("lfs.standaloneTransferAgent")
+                    && is_set("core.hooksPath")
+                    && is_set("credential.helper")
+            );
             if args[0] != "lfs" {
                 return Ok(Ended::default());
             }
             for (digit, text) in self.0 {
                 let oid = digit.repeat(64);
-                write(dir, &format!(".git/lfs/objects/{}/{}/{oid}", &oid[..2], &oid[2..4]), text);
+                write(
+                    dir,
+                    &format!(".git/lfs/objects/{}/{}/{oid}", &oid[..2], &oid[2..4]),
+                    text,
+                );
             }
             Ok(self.1.clone())
         }
     }
 
-    async fn fetched(root: &Path, has: &[(&str, &str)], ended: Ended) -> (Result<(), ContentsError<io::Error>>, Vec<String>) {
+    async fn fetched(
+        root: &Path,
+        has: &[(&str, &str)],
+        ended: Ended,
+    ) -> (Result<(), ContentsError<io::Error>>, Vec<String>) {
         let played = Played(has, ended, Mutex::default());
         let repository = Repository::new::<io::Error>("https://h/r.git", "main").unwrap();
         let end = repository.fetch_contents(&played, Vec::new(), root).await;
@@ -279,24 +376,46 @@ mod tests {
     async fn contents_replace_their_pointers() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
-        assert!(fetched(root, &[], Ended::default()).await.1.is_empty(), "nobody is asked");
+        assert!(
+            fetched(root, &[], Ended::default()).await.1.is_empty(),
+            "nobody is asked"
+        );
         write(root, ".gitattributes", "*.zip filter=lfs\n");
         write(root, "a.zip", &pointer("a", 5));
         write(root, "b.zip", &pointer("b", 5));
         write(root, "c.zip", &pointer("c", 5));
-        let refused = Ended { code: 2, output: "batch response: [404] Object does not exist".into(), ..Ended::default() };
+        let refused = Ended {
+            code: 2,
+            output: "batch response: [404] Object does not exist".into(),
+            ..Ended::default()
+        };
         // The content of b differs from its pointer, that of c is missing.
         let (end, asked) = fetched(root, &[("a", "large"), ("b", "no")], refused).await;
         let error = end.unwrap_err().to_string();
         assert!(error.contains("Object does not exist"), "{error}");
-        assert_eq!(asked, ["config remote.origin.url https://h/r.git", "lfs fetch origin HEAD"]);
+        assert_eq!(
+            asked,
+            [
+                "config remote.origin.url https://h/r.git",
+                "lfs fetch origin HEAD"
+            ]
+        );
         assert_eq!(fs::read_to_string(root.join("a.zip")).unwrap(), "large");
-        assert_eq!(pointers(root).iter().map(|left| &*left.name).collect::<Vec<_>>(), ["b.zip", "c.zip"]);
+        assert_eq!(
+            pointers(root)
+                .iter()
+                .map(|left| &*left.name)
+                .collect::<Vec<_>>(),
+            ["b.zip", "c.zip"]
+        );
         assert!(!root.join(".git/lfs").exists(), "it is there once");
 
         write(root, ".gitmodules", "");
         let (end, asked) = fetched(root, &[], Ended::default()).await;
-        assert!(end.is_ok() && asked[2].ends_with("foreach --recursive git lfs fetch origin HEAD"), "{asked:?}");
+        assert!(
+            end.is_ok() && asked[2].ends_with("foreach --recursive git lfs fetch origin HEAD"),
+            "{asked:?}"
+        );
     }
 
     #[tokio::test]
@@ -305,17 +424,30 @@ mod tests {
         write(dir.path(), ".gitattributes", "*.zip filter=lfs\n");
         write(dir.path(), "a.zip", &pointer("a", 5));
         let none = "git: 'lfs' is not a git command. See 'git --help'.";
-        let none = Ended { code: 1, output: none.into(), ..Ended::default() };
-        assert!(matches!(fetched(dir.path(), &[], none).await.0, Err(ContentsError::NoProgram)));
+        let none = Ended {
+            code: 1,
+            output: none.into(),
+            ..Ended::default()
+        };
+        assert!(matches!(
+            fetched(dir.path(), &[], none).await.0,
+            Err(ContentsError::NoProgram)
+        ));
         write(dir.path(), "b.zip", &pointer("b", MAX_CONTENTS - 5));
         assert!(fetched(dir.path(), &[], Ended::default()).await.0.is_ok());
         // The same contents in two files are written twice: a small repository could fill a disk.
         write(dir.path(), "c.zip", &pointer("b", MAX_CONTENTS - 5));
         let (end, asked) = fetched(dir.path(), &[], Ended::default()).await;
-        assert!(matches!(end, Err(ContentsError::TooLarge(bytes)) if bytes == 2 * MAX_CONTENTS - 5), "{end:?}");
+        assert!(
+            matches!(end, Err(ContentsError::TooLarge(bytes)) if bytes == 2 * MAX_CONTENTS - 5),
+            "{end:?}"
+        );
         assert!(asked.is_empty(), "{asked:?}");
         write(dir.path(), "d.zip", &pointer("d", u64::MAX));
         let (end, asked) = fetched(dir.path(), &[], Ended::default()).await;
-        assert!(matches!(end, Err(ContentsError::TooLarge(u64::MAX))) && asked.is_empty(), "{end:?}");
+        assert!(
+            matches!(end, Err(ContentsError::TooLarge(u64::MAX))) && asked.is_empty(),
+            "{end:?}"
+        );
     }
 }

@@ -24,7 +24,11 @@ impl SshFiles {
         DirBuilder::new().mode(0o700).create(dir)?;
         let files = Self(Some(dir.to_owned()));
         let write = |name: &str, text: &str| {
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(name))?;
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(dir.join(name))?;
             file.write_all(text.as_bytes())
         };
         for (n, identity) in identities(logins) {
@@ -65,18 +69,32 @@ impl Drop for SshFiles {
 
 /// The value of `GIT_SSH_COMMAND` for the files in a directory.
 pub fn command(dir: &Path) -> String {
-    format!("ssh -F '{}'", dir.join("config").display().to_string().replace('\'', r"'\''"))
+    format!(
+        "ssh -F '{}'",
+        dir.join("config")
+            .display()
+            .to_string()
+            .replace('\'', r"'\''")
+    )
 }
 
 /// The keys with their numbers.
 fn identities(logins: &[Login]) -> impl Iterator<Item = (usize, &Identity)> {
-    logins.iter().enumerate().filter_map(|(n, login)| Some((n, login.identity.as_ref()?)))
+    logins
+        .iter()
+        .enumerate()
+        .filter_map(|(n, login)| Some((n, login.identity.as_ref()?)))
 }
 
 /// The configuration of `ssh`. A host has only its own keys, and its host key must be in its Secret or built in. `ssh` uses the first value
 /// of an option, but every `IdentityFile` line.
 fn config(dir: &Path, logins: &[Login]) -> String {
-    let at = |name: String| format!("\"{}\"", dir.join(name).display().to_string().replace('%', "%%"));
+    let at = |name: String| {
+        format!(
+            "\"{}\"",
+            dir.join(name).display().to_string().replace('%', "%%")
+        )
+    };
     let built_in = at("known_hosts".to_owned());
     let mut text = String::new();
     for (n, first) in logins.iter().enumerate() {
@@ -86,7 +104,11 @@ fn config(dir: &Path, logins: &[Login]) -> String {
         }
         // `ssh` compares this with case.
         let (mut names, mut keys, mut known) = (String::new(), String::new(), String::new());
-        for (n, login) in logins.iter().enumerate().filter(|(_, login)| of_host(login)) {
+        for (n, login) in logins
+            .iter()
+            .enumerate()
+            .filter(|(_, login)| of_host(login))
+        {
             let _ = write!(names, " {}", login.host);
             if login.identity.is_some() {
                 let _ = writeln!(keys, "  IdentityFile {}", at(format!("identity-{n}")));
@@ -102,8 +124,10 @@ fn config(dir: &Path, logins: &[Login]) -> String {
             let _ = write!(text, "Host{names}\n{keys}");
         }
     }
-    let _ =
-        write!(text, "Host *\n  IdentityFile none\n  UserKnownHostsFile {built_in}\n  GlobalKnownHostsFile /dev/null\n{OPTIONS}");
+    let _ = write!(
+        text,
+        "Host *\n  IdentityFile none\n  UserKnownHostsFile {built_in}\n  GlobalKnownHostsFile /dev/null\n{OPTIONS}"
+    );
     text
 }
 
@@ -140,13 +164,19 @@ impl HostKey {
         // Output after the refusal may be of another host.
         let (before, _) = output.split_once(REFUSED)?;
         before.lines().rev().find_map(|line| {
-            let words: Vec<&str> = line.trim().strip_prefix("pawl: host key ")?.split(' ').collect();
+            let words: Vec<&str> = line
+                .trim()
+                .strip_prefix("pawl: host key ")?
+                .split(' ')
+                .collect();
             match words[..] {
-                [host, kind, fingerprint, key] if fingerprint.starts_with("SHA256:") => Some(Self {
-                    host: host.to_owned(),
-                    fingerprint: fingerprint.to_owned(),
-                    line: format!("{host} {kind} {key}"),
-                }),
+                [host, kind, fingerprint, key] if fingerprint.starts_with("SHA256:") => {
+                    Some(Self {
+                        host: host.to_owned(),
+                        fingerprint: fingerprint.to_owned(),
+                        line: format!("{host} {kind} {key}"),
+                    })
+                }
                 _ => None,
             }
         })
@@ -165,22 +195,39 @@ mod tests {
     use super::*;
 
     fn login(host: &str) -> Login {
-        let identity = Identity::parse("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----").ok();
-        Login { host: host.into(), identity, known_hosts: Some("h k x".into()), ..Login::default() }
+        let identity =
+            Identity::parse("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----").ok();
+        Login {
+            host: host.into(),
+            identity,
+            known_hosts: Some("h k x".into()),
+            ..Login::default()
+        }
     }
 
     #[test]
     fn files_are_private_and_removed_on_drop() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("ssh");
-        let files = SshFiles::create(&at, &[login("a.example.org"), login("b.example.org")]).unwrap();
+        let files =
+            SshFiles::create(&at, &[login("a.example.org"), login("b.example.org")]).unwrap();
         let mode = |name: &str| fs::metadata(at.join(name)).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(""), mode("identity-0"), mode("identity-1")), (0o700, 0o600, 0o600));
+        assert_eq!(
+            (mode(""), mode("identity-0"), mode("identity-1")),
+            (0o700, 0o600, 0o600)
+        );
         let config = fs::read_to_string(at.join("config")).unwrap();
         let place = at.display();
-        assert!(config.starts_with("Host a.example.org\n") && config.contains("StrictHostKeyChecking yes"), "{config}");
+        assert!(
+            config.starts_with("Host a.example.org\n")
+                && config.contains("StrictHostKeyChecking yes"),
+            "{config}"
+        );
         assert_eq!(command(&at), format!("ssh -F '{place}/config'"));
-        assert!(SshFiles::create(&at, &[]).is_err(), "what lies there is never taken");
+        assert!(
+            SshFiles::create(&at, &[]).is_err(),
+            "what lies there is never taken"
+        );
         drop(files);
         assert!(!at.exists());
         let kept = SshFiles::create(&at, &[]).unwrap().keep();
@@ -189,10 +236,20 @@ mod tests {
 
     /// The effective configuration of `ssh` for a host.
     fn told(at: &Path, host: &str, option: &str) -> Vec<String> {
-        let output = std::process::Command::new("ssh").arg("-F").arg(at.join("config")).args(["-G", host]).output().unwrap();
+        let output = std::process::Command::new("ssh")
+            .arg("-F")
+            .arg(at.join("config"))
+            .args(["-G", host])
+            .output()
+            .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        let values = text.lines().filter_map(|line| line.strip_prefix(option)?.strip_prefix(' '));
-        values.flat_map(|value| value.split(' ')).map(|path| path.rsplit('/').next().unwrap().to_owned()).collect()
+        let values = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(option)?.strip_prefix(' '));
+        values
+            .flat_map(|value| value.split(' '))
+            .map(|path| path.rsplit('/').next().unwrap().to_owned())
+            .collect()
     }
 
     /// A `known_hosts` entry for all hosts (`*`, `@cert-authority *`) in one Secret would vouch for the hosts of others.
@@ -200,26 +257,46 @@ mod tests {
     fn known_hosts_applies_to_its_own_host() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("ssh");
-        let with = |host: &str, known: Option<&str>| Login { known_hosts: known.map(Into::into), ..login(host) };
+        let with = |host: &str, known: Option<&str>| Login {
+            known_hosts: known.map(Into::into),
+            ..login(host)
+        };
         let logins = [
             with("a.example.org", Some("@cert-authority * ssh-ed25519 AAAA")),
             with("b.example.org", None),
-            Login { identity: None, ..with("A.example.org", Some("a.example.org ssh-ed25519 BBBB")) },
+            Login {
+                identity: None,
+                ..with("A.example.org", Some("a.example.org ssh-ed25519 BBBB"))
+            },
         ];
         let _files = SshFiles::create(&at, &logins).unwrap();
         for host in ["a.example.org", "A.example.org"] {
-            assert_eq!(told(&at, host, "userknownhostsfile"), ["known_hosts-0", "known_hosts-2", "known_hosts"]);
+            assert_eq!(
+                told(&at, host, "userknownhostsfile"),
+                ["known_hosts-0", "known_hosts-2", "known_hosts"]
+            );
             assert_eq!(told(&at, host, "identityfile"), ["identity-0", "none"]);
         }
-        for (host, keys) in [("b.example.org", &["identity-1", "none"][..]), ("c.example.org", &["none"])] {
+        for (host, keys) in [
+            ("b.example.org", &["identity-1", "none"][..]),
+            ("c.example.org", &["none"]),
+        ] {
             assert_eq!(
-                (told(&at, host, "userknownhostsfile"), told(&at, host, "identityfile")),
-                (vec!["known_hosts".into()], keys.iter().map(|key| (*key).to_owned()).collect()),
+                (
+                    told(&at, host, "userknownhostsfile"),
+                    told(&at, host, "identityfile")
+                ),
+                (
+                    vec!["known_hosts".into()],
+                    keys.iter().map(|key| (*key).to_owned()).collect()
+                ),
                 "{host}"
             );
         }
         let read = |name: &str| fs::read_to_string(at.join(name)).unwrap();
-        assert!(read("known_hosts-0").contains("AAAA") && read("known_hosts").starts_with("github.com"));
+        assert!(
+            read("known_hosts-0").contains("AAAA") && read("known_hosts").starts_with("github.com")
+        );
         assert!(!read("known_hosts").contains('*'));
     }
 
@@ -229,8 +306,14 @@ mod tests {
             No ED25519 host key is known for [h]:22 and you have requested strict checking.\nHost key verification failed.\n\
             pawl: host key other ssh-rsa SHA256:def BBBB\n";
         let key = HostKey::refused(output).unwrap();
-        assert_eq!((key.host.as_str(), key.fingerprint.as_str()), ("[h]:22", "SHA256:abc"));
+        assert_eq!(
+            (key.host.as_str(), key.fingerprint.as_str()),
+            ("[h]:22", "SHA256:abc")
+        );
         assert_eq!(key.line, "[h]:22 ssh-ed25519 AAAA");
-        assert_eq!(HostKey::refused("fatal: Could not read from remote repository."), None);
+        assert_eq!(
+            HostKey::refused("fatal: Could not read from remote repository."),
+            None
+        );
     }
 }

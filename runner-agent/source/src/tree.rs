@@ -49,7 +49,10 @@ fn fault(what: impl Into<String>) -> impl FnOnce(io::Error) -> TreeError {
 ///
 /// # Errors
 /// A name escapes, or a file cannot be written.
-pub fn write_files(files: &BTreeMap<String, impl AsRef<[u8]>>, root: &Path) -> Result<(), TreeError> {
+pub fn write_files(
+    files: &BTreeMap<String, impl AsRef<[u8]>>,
+    root: &Path,
+) -> Result<(), TreeError> {
     for (name, content) in files {
         let relative = relative(name).ok_or_else(|| TreeError::OutsideFile(name.clone()))?;
         let path = root.join(relative);
@@ -89,12 +92,26 @@ pub fn stack(root: &Path, path: &str, at: &str) -> Result<PathBuf, TreeError> {
             .filter(|name| !name.starts_with('.'))
             .collect();
         names.sort();
-        let top = if names.is_empty() { "no directories".to_owned() } else { clip(&names.join(", "), 200) };
-        TreeError::NoStack { path: path.to_owned(), why, at: at.to_owned(), top }
+        let top = if names.is_empty() {
+            "no directories".to_owned()
+        } else {
+            clip(&names.join(", "), 200)
+        };
+        TreeError::NoStack {
+            path: path.to_owned(),
+            why,
+            at: at.to_owned(),
+            top,
+        }
     };
     let relative = relative(path).ok_or_else(|| not_found("does not stay with"))?;
-    let stack = root.join(relative).canonicalize().map_err(|_| not_found("is not"))?;
-    let root = root.canonicalize().map_err(fault("the source cannot be read"))?;
+    let stack = root
+        .join(relative)
+        .canonicalize()
+        .map_err(|_| not_found("is not"))?;
+    let root = root
+        .canonicalize()
+        .map_err(fault("the source cannot be read"))?;
     if !stack.starts_with(&root) {
         return Err(not_found("does not stay with"));
     }
@@ -109,16 +126,25 @@ pub fn stack(root: &Path, path: &str, at: &str) -> Result<PathBuf, TreeError> {
 /// # Errors
 /// There is such a link, or a directory cannot be read.
 pub fn check_links(root: &Path) -> Result<(), TreeError> {
-    let root = root.canonicalize().map_err(fault("the source cannot be read"))?;
+    let root = root
+        .canonicalize()
+        .map_err(fault("the source cannot be read"))?;
     let mut dirs = vec![root.clone()];
     while let Some(dir) = dirs.pop() {
-        let entries = fs::read_dir(&dir).map_err(fault(format!("{} cannot be read", dir.display())))?;
+        let entries =
+            fs::read_dir(&dir).map_err(fault(format!("{} cannot be read", dir.display())))?;
         for entry in entries.flatten() {
-            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+            let (path, Ok(kind)) = (entry.path(), entry.file_type()) else {
+                continue;
+            };
             if kind.is_dir() && path != root.join(".git") {
                 dirs.push(path);
             } else if kind.is_symlink() && !stays(&path, &root) {
-                let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
+                let name = path
+                    .strip_prefix(&root)
+                    .unwrap_or(&path)
+                    .display()
+                    .to_string();
                 return Err(TreeError::OutsideLink(name));
             }
         }
@@ -131,9 +157,14 @@ fn stays(link: &Path, root: &Path) -> bool {
         return target.starts_with(root) && !target.starts_with(root.join(".git"));
     }
     // The target does not exist yet, so its text alone must stay inside.
-    let Ok(target) = fs::read_link(link) else { return false };
-    let mut at: Vec<_> =
-        link.parent().and_then(|dir| dir.strip_prefix(root).ok()).map(|p| p.components().collect()).unwrap_or_default();
+    let Ok(target) = fs::read_link(link) else {
+        return false;
+    };
+    let mut at: Vec<_> = link
+        .parent()
+        .and_then(|dir| dir.strip_prefix(root).ok())
+        .map(|p| p.components().collect())
+        .unwrap_or_default();
     let mut descended = false;
     for part in target.components() {
         match part {
@@ -163,7 +194,10 @@ mod tests {
         assert!(dir.path().join("modules/a/main.tf").is_file());
         for name in ["../x", "/etc/x", "a/../../x"] {
             let error = write_files(&files(name), dir.path()).unwrap_err();
-            assert!(matches!(error, TreeError::OutsideFile(_)), "{name}: {error}");
+            assert!(
+                matches!(error, TreeError::OutsideFile(_)),
+                "{name}: {error}"
+            );
         }
     }
 
@@ -179,8 +213,18 @@ mod tests {
         for target in ["../a.tf", "deep", "not-there-yet", "../sub/new"] {
             assert!(make(target).is_ok(), "{target}");
         }
-        for target in ["/etc/passwd", "../../etc", "/not/there", "../../not-there", "deep/../../../x", "deep/../not-there"] {
-            assert!(matches!(make(target), Err(TreeError::OutsideLink(_))), "{target}");
+        for target in [
+            "/etc/passwd",
+            "../../etc",
+            "/not/there",
+            "../../not-there",
+            "deep/../../../x",
+            "deep/../not-there",
+        ] {
+            assert!(
+                matches!(make(target), Err(TreeError::OutsideLink(_))),
+                "{target}"
+            );
         }
     }
 
@@ -189,13 +233,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("stacks/vpc")).unwrap();
         fs::create_dir_all(dir.path().join(".git")).unwrap();
-        assert!(stack(dir.path(), "./stacks/vpc", "main").unwrap().ends_with("stacks/vpc"));
+        assert!(
+            stack(dir.path(), "./stacks/vpc", "main")
+                .unwrap()
+                .ends_with("stacks/vpc")
+        );
         let error = stack(dir.path(), "stack", "main at 4c1d2e3").unwrap_err();
-        assert_eq!(error.to_string(), "stack is not in main at 4c1d2e3; at its top it has: stacks");
+        assert_eq!(
+            error.to_string(),
+            "stack is not in main at 4c1d2e3; at its top it has: stacks"
+        );
         symlink("/", dir.path().join("out")).unwrap();
         for path in ["../x", "/etc", "out", "out/etc"] {
             let error = stack(dir.path(), path, "main").unwrap_err();
-            assert!(matches!(error, TreeError::NoStack { .. }), "{path}: {error}");
+            assert!(
+                matches!(error, TreeError::NoStack { .. }),
+                "{path}: {error}"
+            );
         }
     }
 }

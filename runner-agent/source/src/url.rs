@@ -20,11 +20,20 @@ pub struct Url {
 impl Url {
     /// Parses a URL: `http` or `https` without credentials, or ssh. `None` for any other that git would accept.
     pub fn parse(text: &str) -> Option<Self> {
-        let legal = |c: char| c.is_ascii_graphic() && !matches!(c, '\\' | '"' | '\'' | '`' | '<' | '>' | '^' | '{' | '|' | '}');
+        let legal = |c: char| {
+            c.is_ascii_graphic()
+                && !matches!(
+                    c,
+                    '\\' | '"' | '\'' | '`' | '<' | '>' | '^' | '{' | '|' | '}'
+                )
+        };
         if !text.chars().all(legal) {
             return None;
         }
-        let (transport, authority) = if let Some(rest) = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")) {
+        let (transport, authority) = if let Some(rest) = text
+            .strip_prefix("https://")
+            .or_else(|| text.strip_prefix("http://"))
+        {
             let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
             // Credentials would appear in statuses and logs.
             if rest.contains('@') {
@@ -40,13 +49,21 @@ impl Url {
         } else {
             let (place, path) = text.split_once(':')?;
             // Without a user it could name a remote helper: `ext::…`.
-            if !place.contains('@') || path.is_empty() || path.starts_with([':', '-']) || place.contains('/') {
+            if !place.contains('@')
+                || path.is_empty()
+                || path.starts_with([':', '-'])
+                || place.contains('/')
+            {
                 return None;
             }
             (Transport::Ssh, without_user(place)?)
         };
         let host = host(authority)?;
-        Some(Self { text: text.to_owned(), transport, host: host.to_owned() })
+        Some(Self {
+            text: text.to_owned(),
+            transport,
+            host: host.to_owned(),
+        })
     }
 
     /// The text as written.
@@ -75,41 +92,63 @@ impl Url {
     /// `scheme://host:port/` of an HTTP URL.
     pub fn origin(&self) -> String {
         let (scheme, rest) = self.text.split_once("://").unwrap_or(("https", &self.text));
-        format!("{scheme}://{}/", rest.split(['/', '?', '#']).next().unwrap_or_default())
+        format!(
+            "{scheme}://{}/",
+            rest.split(['/', '?', '#']).next().unwrap_or_default()
+        )
     }
 }
 
 /// The part after `user@`, which must not look like an option.
 fn without_user(authority: &str) -> Option<&str> {
-    let Some((user, rest)) = authority.split_once('@') else { return Some(authority) };
+    let Some((user, rest)) = authority.split_once('@') else {
+        return Some(authority);
+    };
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '+' | '~');
     (!user.is_empty() && !user.starts_with('-') && user.chars().all(legal)).then_some(rest)
 }
 
 /// The host of `host`, `host:port`, `[address]` or `[address]:port`.
 fn host(authority: &str) -> Option<&str> {
-    let (host, port, legal): (_, _, fn(char) -> bool) = if let Some(rest) = authority.strip_prefix('[') {
-        let (host, after) = rest.split_once(']')?;
-        let port = if after.is_empty() { None } else { Some(after.strip_prefix(':')?) };
-        (host, port, |c| c.is_ascii_hexdigit() || matches!(c, ':' | '.'))
-    } else {
-        let (host, port) = authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port)));
-        (host, port, |c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
-    };
+    let (host, port, legal): (_, _, fn(char) -> bool) =
+        if let Some(rest) = authority.strip_prefix('[') {
+            let (host, after) = rest.split_once(']')?;
+            let port = if after.is_empty() {
+                None
+            } else {
+                Some(after.strip_prefix(':')?)
+            };
+            (host, port, |c| {
+                c.is_ascii_hexdigit() || matches!(c, ':' | '.')
+            })
+        } else {
+            let (host, port) = authority
+                .split_once(':')
+                .map_or((authority, None), |(host, port)| (host, Some(port)));
+            (host, port, |c| {
+                c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')
+            })
+        };
     if host.is_empty() || host.starts_with('-') || !host.chars().all(legal) {
         return None;
     }
-    port.is_none_or(|port| !port.is_empty() && port.len() <= 5 && port.chars().all(|c| c.is_ascii_digit())).then_some(host)
+    port.is_none_or(|port| {
+        !port.is_empty() && port.len() <= 5 && port.chars().all(|c| c.is_ascii_digit())
+    })
+    .then_some(host)
 }
 
 /// Whether git accepts it as a revision, by the rules of `git check-ref-format`, and it is no refspec.
 pub(crate) fn is_revision(revision: &str) -> bool {
-    let legal = |c: char| c.is_ascii_graphic() && !matches!(c, ':' | '^' | '~' | '?' | '*' | '[' | '\\');
+    let legal =
+        |c: char| c.is_ascii_graphic() && !matches!(c, ':' | '^' | '~' | '?' | '*' | '[' | '\\');
     !revision.is_empty()
         && revision.chars().all(legal)
         && !revision.starts_with(['-', '+', '/', '.'])
         && !revision.ends_with(['/', '.'])
-        && !["..", "@{", "//", "/."].iter().any(|part| revision.contains(part))
+        && !["..", "@{", "//", "/."]
+            .iter()
+            .any(|part| revision.contains(part))
         && revision != "@"
         && !format!("{revision}/").contains(".lock/")
 }
@@ -125,7 +164,14 @@ mod tests {
 
     #[test]
     fn unsafe_revisions_are_refused() {
-        for revision in ["main", "HEAD", "v1.2.3", "feature/a+b", "refs/pull/1/head", &"a".repeat(40)] {
+        for revision in [
+            "main",
+            "HEAD",
+            "v1.2.3",
+            "feature/a+b",
+            "refs/pull/1/head",
+            &"a".repeat(40),
+        ] {
             assert!(is_revision(revision), "{revision}");
         }
         let refused = "|-x|--upload-pack=touch /tmp/x|+main|main:refs/heads/x|a..b|a@{1}|a b|*|a.lock/b|^main|a~1|@|\
@@ -140,17 +186,35 @@ mod tests {
         let rows = [
             ("https://example.org/a.git", Transport::Http, "example.org"),
             ("http://10.0.0.1:8080/r", Transport::Http, "10.0.0.1"),
-            ("ssh://git@Git.Example.org/team/r.git", Transport::Ssh, "Git.Example.org"),
-            ("ssh://git.example.org:2222/~/r", Transport::Ssh, "git.example.org"),
+            (
+                "ssh://git@Git.Example.org/team/r.git",
+                Transport::Ssh,
+                "Git.Example.org",
+            ),
+            (
+                "ssh://git.example.org:2222/~/r",
+                Transport::Ssh,
+                "git.example.org",
+            ),
             ("ssh://git@[fd00::1]:22/r", Transport::Ssh, "fd00::1"),
             ("git@github.com:org/r.git", Transport::Ssh, "github.com"),
-            ("org-1@ssh.dev.azure.com:v3/org/project/r", Transport::Ssh, "ssh.dev.azure.com"),
+            (
+                "org-1@ssh.dev.azure.com:v3/org/project/r",
+                Transport::Ssh,
+                "ssh.dev.azure.com",
+            ),
         ];
         for (text, transport, host) in rows {
             let url = Url::parse(text).unwrap_or_else(|| panic!("{text}"));
-            assert_eq!((url.transport(), url.host(), url.as_str()), (transport, host, text));
+            assert_eq!(
+                (url.transport(), url.host(), url.as_str()),
+                (transport, host, text)
+            );
         }
-        assert_eq!(Url::parse("http://h:1/a/b").unwrap().origin(), "http://h:1/");
+        assert_eq!(
+            Url::parse("http://h:1/a/b").unwrap().origin(),
+            "http://h:1/"
+        );
         let refused = "file:///etc|/etc|h:path|https://u:p@h/x|https://|https://h:x/r|ext::sh -c x|git@ext::sh|\
              https://h/a b|--upload-pack=x|ssh://h|ssh://h/|ssh:///path|ssh://-oProxyCommand=x/r|\
              ssh://git@-oProxyCommand=x/r|ssh://-x@h/r|ssh://git:password@h/r|-oProxyCommand=x@h:r|\

@@ -40,7 +40,11 @@ pub struct KubeApi {
 impl KubeApi {
     /// Connects as the pod's ServiceAccount, or by `KUBECONFIG` if that is set.
     pub async fn connect(namespace: &str, name: &str) -> anyhow::Result<Self> {
-        let config = if std::env::var_os("KUBECONFIG").is_some() { Config::infer().await? } else { Config::incluster_env()? };
+        let config = if std::env::var_os("KUBECONFIG").is_some() {
+            Config::infer().await?
+        } else {
+            Config::incluster_env()?
+        };
         Self::with(config, namespace, name)
     }
 
@@ -53,23 +57,34 @@ impl KubeApi {
         let noted = Arc::clone(&after);
         let clock = ServerClock::default();
         let told = clock.clone();
-        let note = MapFutureLayer::new(move |answer: BoxFuture<'static, Result<Response<Box<DynBody>>, BoxError>>| {
-            let (noted, told, sent) = (Arc::clone(&noted), told.clone(), told.sent());
-            async move {
-                let response = answer.await?;
-                if is_busy(response.status().as_u16()) {
-                    let asked = waiting::asked_for(response.headers(), SystemTime::now());
-                    *guard(&noted) = asked;
+        let note = MapFutureLayer::new(
+            move |answer: BoxFuture<'static, Result<Response<Box<DynBody>>, BoxError>>| {
+                let (noted, told, sent) = (Arc::clone(&noted), told.clone(), told.sent());
+                async move {
+                    let response = answer.await?;
+                    if is_busy(response.status().as_u16()) {
+                        let asked = waiting::asked_for(response.headers(), SystemTime::now());
+                        *guard(&noted) = asked;
+                    }
+                    // An error may come from an intermediary, and so may its `Date`.
+                    if let Some(date) = response
+                        .headers()
+                        .get(DATE)
+                        .filter(|_| response.status().is_success())
+                    {
+                        told.answered(sent, date.as_bytes());
+                    }
+                    Ok::<_, BoxError>(response)
                 }
-                // An error may come from an intermediary, and so may its `Date`.
-                if let Some(date) = response.headers().get(DATE).filter(|_| response.status().is_success()) {
-                    told.answered(sent, date.as_bytes());
-                }
-                Ok::<_, BoxError>(response)
-            }
-        });
+            },
+        );
         let client = ClientBuilder::try_from(config)?.with_layer(&note).build();
-        Ok(Self { runs: kube::Api::namespaced(client, namespace), name: name.to_owned(), after, clock })
+        Ok(Self {
+            runs: kube::Api::namespaced(client, namespace),
+            name: name.to_owned(),
+            after,
+            clock,
+        })
     }
 
     /// The API server's clock, estimated from its responses to this client.
@@ -77,10 +92,17 @@ impl KubeApi {
         self.clock.clone()
     }
 
-    async fn bounded<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
+    async fn bounded<T>(
+        &self,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
         match tokio::time::timeout(REQUEST, request).await {
             Ok(result) => result.map_err(|error| self.error(&error)),
-            Err(_) => Err(ApiError { code: None, text: format!("no answer within {} s", REQUEST.as_secs()), after: None }),
+            Err(_) => Err(ApiError {
+                code: None,
+                text: format!("no answer within {} s", REQUEST.as_secs()),
+                after: None,
+            }),
         }
     }
 
@@ -90,7 +112,11 @@ impl KubeApi {
             _ => None,
         };
         let noted = || *guard(&self.after);
-        ApiError { code, text: error.to_string(), after: code.filter(|code| is_busy(*code)).and_then(|_| noted()) }
+        ApiError {
+            code,
+            text: error.to_string(),
+            after: code.filter(|code| is_busy(*code)).and_then(|_| noted()),
+        }
     }
 }
 
@@ -110,12 +136,25 @@ impl Api for KubeApi {
             text: format!("not a patch: {e}"),
             after: None,
         })?;
-        let params = PatchParams { field_manager: Some(names::AGENT_MANAGER.into()), ..PatchParams::default() };
-        self.bounded(self.runs.patch_status(&self.name, &params, &Patch::Json::<()>(patch))).await
+        let params = PatchParams {
+            field_manager: Some(names::AGENT_MANAGER.into()),
+            ..PatchParams::default()
+        };
+        self.bounded(
+            self.runs
+                .patch_status(&self.name, &params, &Patch::Json::<()>(patch)),
+        )
+        .await
     }
 
-    async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
-        let params = WatchParams::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH).disable_bookmarks();
+    async fn watch(
+        &self,
+        version: &str,
+    ) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
+        let params = WatchParams::default()
+            .fields(&format!("metadata.name={}", self.name))
+            .timeout(WATCH)
+            .disable_bookmarks();
         let events = self.bounded(self.runs.watch(&params, version)).await?;
         Ok(events.map(|event| match event {
             Ok(WatchEvent::Added(run) | WatchEvent::Modified(run)) => Seen::Run(Arc::new(run)),
@@ -166,8 +205,15 @@ mod tests {
         // As API Priority and Fairness responds: in plain text, so the header is the only source.
         let busy = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 8\r\nConnection: close\r\n\r\ntoo many";
         let error = refused(busy).await;
-        assert_eq!((error.code, error.after), (Some(429), Some(Duration::from_secs(7))), "{error}");
-        assert_eq!((error.wait(false), error.wait(true)), (Duration::from_secs(7), Duration::ZERO));
+        assert_eq!(
+            (error.code, error.after),
+            (Some(429), Some(Duration::from_secs(7))),
+            "{error}"
+        );
+        assert_eq!(
+            (error.wait(false), error.wait(true)),
+            (Duration::from_secs(7), Duration::ZERO)
+        );
         let long = "HTTP/1.1 503 Unavailable\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         assert_eq!(refused(long).await.wait(false), ApiError::LONGEST_WAIT);
         let other = "HTTP/1.1 409 Conflict\r\nRetry-After: 7\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -179,9 +225,11 @@ mod tests {
         let far = Timestamp::from_second(4_000_000_000).unwrap();
         let fine = "HTTP/1.1 200 OK\r\nDate: Tue, 02 Oct 2096 07:06:40 GMT\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
         let (_, now) = asked(fine).await;
-        assert!((far..far + SignedDuration::from_mins(10)).contains(&now), "{now}");
-        let error =
-            "HTTP/1.1 502 Bad Gateway\r\nDate: Tue, 02 Oct 2096 07:06:40 GMT\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        assert!(
+            (far..far + SignedDuration::from_mins(10)).contains(&now),
+            "{now}"
+        );
+        let error = "HTTP/1.1 502 Bad Gateway\r\nDate: Tue, 02 Oct 2096 07:06:40 GMT\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         let (refused, now) = asked(error).await;
         assert!(refused.is_err() && now < far, "{now}");
     }

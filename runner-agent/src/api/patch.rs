@@ -26,7 +26,9 @@ pub fn patch(object: &mut Value, mut operations: Vec<Value>) -> Result<(), Patch
 /// Whether an operation tests for the absence of a member that is missing.
 fn is_absent(object: &Value, operation: &Value) -> bool {
     let path = operation["path"].as_str().unwrap_or_default();
-    let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+    let parent = path
+        .rsplit_once('/')
+        .and_then(|(parent, _)| object.pointer(parent));
     operation["op"] == "test"
         && operation["value"].is_null()
         && parent.is_some_and(Value::is_object)
@@ -41,10 +43,22 @@ mod tests {
     #[test]
     fn missing_member_equals_null_in_a_test() {
         let test = |path: &str, value: Value| {
-            patch(&mut json!({"a": {"b/c": 1, "n": null}}), vec![json!({"op": "test", "path": path, "value": value})]).is_ok()
+            patch(
+                &mut json!({"a": {"b/c": 1, "n": null}}),
+                vec![json!({"op": "test", "path": path, "value": value})],
+            )
+            .is_ok()
         };
-        assert!(test("/a/b~1c", json!(1)) && test("/a/x", Value::Null) && test("/a/n", Value::Null) && test("/x", Value::Null));
-        assert!(!test("/a/b~1c", Value::Null) && !test("/a/x", json!(1)), "it is there, or it is not");
+        assert!(
+            test("/a/b~1c", json!(1))
+                && test("/a/x", Value::Null)
+                && test("/a/n", Value::Null)
+                && test("/x", Value::Null)
+        );
+        assert!(
+            !test("/a/b~1c", Value::Null) && !test("/a/x", json!(1)),
+            "it is there, or it is not"
+        );
         assert!(!test("/x/y", Value::Null), "of an object that is not there");
     }
 }

@@ -12,7 +12,12 @@ const SILENCE: Duration = Duration::from_secs(270);
 
 /// Follows the run from `version` on and publishes each version to `newest`, until the receiver is dropped. The process's `nonce`
 /// seeds the jitter of the retries.
-pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest: watch::Sender<Option<Seen>>) {
+pub async fn follow<A: Api>(
+    api: Arc<A>,
+    nonce: String,
+    version: String,
+    newest: watch::Sender<Option<Seen>>,
+) {
     let mut version = Some(version);
     let mut failures = 0_u32;
     while !newest.is_closed() {
@@ -32,7 +37,10 @@ pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest:
                         return;
                     }
                     tracing::debug!(%error, "could not read the run");
-                    tokio::time::sleep(super::backoff_of(failures, &nonce).max(asked(&error, &newest))).await;
+                    tokio::time::sleep(
+                        super::backoff_of(failures, &nonce).max(asked(&error, &newest)),
+                    )
+                    .await;
                     continue;
                 }
             },
@@ -60,7 +68,8 @@ pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest:
             Err(error) => {
                 failures += 1;
                 tracing::debug!(%error, "could not watch the run");
-                tokio::time::sleep(super::backoff_of(failures, &nonce).max(asked(&error, &newest))).await;
+                tokio::time::sleep(super::backoff_of(failures, &nonce).max(asked(&error, &newest)))
+                    .await;
             }
         }
     }
@@ -69,7 +78,10 @@ pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest:
 /// The wait that a busy server requests; zero if the last version of the run is claimed.
 fn asked(error: &ApiError, newest: &watch::Sender<Option<Seen>>) -> Duration {
     let claimed = match &*newest.borrow() {
-        Some(Seen::Run(run)) => run.status.as_ref().is_some_and(|status| status.claim.is_some()),
+        Some(Seen::Run(run)) => run
+            .status
+            .as_ref()
+            .is_some_and(|status| status.claim.is_some()),
         Some(Seen::Gone | Seen::Lost) | None => false,
     };
     error.wait(claimed)

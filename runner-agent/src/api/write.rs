@@ -88,7 +88,12 @@ impl Known {
 
 impl<A: Api> Writer<A> {
     pub fn new(api: Arc<A>, settings: Arc<Settings>) -> Self {
-        Self { api, settings, known: Mutex::default(), turn: tokio::sync::Mutex::default() }
+        Self {
+            api,
+            settings,
+            known: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
     }
 
     pub fn learn(&self, run: &TerraformRun) {
@@ -143,7 +148,11 @@ impl<A: Api> Writer<A> {
             }
             // An error proves nothing: read the run and decide on that.
             let Some(run) = self.read(&mut tries, &mut missing, &kind).await else {
-                return if kind == Kind::Progress || kind == Kind::End { Outcome::GivenUp } else { Outcome::Fenced };
+                return if kind == Kind::Progress || kind == Kind::End {
+                    Outcome::GivenUp
+                } else {
+                    Outcome::Fenced
+                };
             };
             align(&run.status.clone().unwrap_or_default(), &mut wanted, &kind);
             if let Some(outcome) = self.judge(&run, &wanted, &kind) {
@@ -167,7 +176,12 @@ impl<A: Api> Writer<A> {
     }
 
     /// Reads the run, with retries. `None` if it gave up or the run is gone.
-    async fn read(&self, tries: &mut u32, missing: &mut u32, kind: &Kind) -> Option<Arc<TerraformRun>> {
+    async fn read(
+        &self,
+        tries: &mut u32,
+        missing: &mut u32,
+        kind: &Kind,
+    ) -> Option<Arc<TerraformRun>> {
         loop {
             match self.api.get().await {
                 Ok(run) => {
@@ -199,7 +213,12 @@ impl<A: Api> Writer<A> {
     }
 
     /// Decides on the run as read after an error. `None` means that the write must be retried.
-    fn judge(&self, run: &Arc<TerraformRun>, wanted: &TerraformRunStatus, kind: &Kind) -> Option<Outcome> {
+    fn judge(
+        &self,
+        run: &Arc<TerraformRun>,
+        wanted: &TerraformRunStatus,
+        kind: &Kind,
+    ) -> Option<Outcome> {
         let status = run.status.clone().unwrap_or_default();
         if *kind == Kind::Adopt {
             let open = self.is_open(run);
@@ -226,9 +245,18 @@ impl<A: Api> Writer<A> {
         if let Kind::Claim(approved) = kind {
             if let Some(claim) = &status.claim {
                 let own = Some(claim) == wanted.claim.as_ref();
-                return Some(if own { Outcome::Landed(run.clone()) } else { Outcome::Fenced });
+                return Some(if own {
+                    Outcome::Landed(run.clone())
+                } else {
+                    Outcome::Fenced
+                });
             }
-            if approved.as_ref().is_some_and(|sum| !approval::stands(run, sum)) || run.is_stopped() || !run.is_leased() {
+            if approved
+                .as_ref()
+                .is_some_and(|sum| !approval::stands(run, sum))
+                || run.is_stopped()
+                || !run.is_leased()
+            {
                 return Some(Outcome::Refused(run.clone()));
             }
         }
@@ -239,13 +267,18 @@ impl<A: Api> Writer<A> {
     pub fn is_open(&self, run: &TerraformRun) -> bool {
         run.unknown_word().is_none()
             && run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
-            && run.attempt().is_some_and(|a| a.open && a.number == self.settings.attempt && a.pod_name == self.settings.pod_name)
+            && run.attempt().is_some_and(|a| {
+                a.open && a.number == self.settings.attempt && a.pod_name == self.settings.pod_name
+            })
     }
 
     /// Whether the attempt is open and adopted by this process.
     pub fn is_own(&self, run: &TerraformRun) -> bool {
         let adopted = run.status.as_ref().and_then(|s| s.adopted.as_ref());
-        self.is_open(run) && adopted.is_some_and(|a| a.nonce == self.settings.nonce && a.attempt == self.settings.attempt)
+        self.is_open(run)
+            && adopted.is_some_and(|a| {
+                a.nonce == self.settings.nonce && a.attempt == self.settings.attempt
+            })
     }
 
     /// The patch from the known status to the wanted one; `None` if nothing differs.
@@ -267,7 +300,10 @@ impl<A: Api> Writer<A> {
         // claim.
         match kind {
             Kind::Adopt => {
-                operations.push(test("/status/attempt/podName", json!(self.settings.pod_name)));
+                operations.push(test(
+                    "/status/attempt/podName",
+                    json!(self.settings.pod_name),
+                ));
                 operations.push(test("/status/phase", json!(known.status.phase)));
                 operations.push(test("/status/claim", Value::Null));
                 // Tests that no process has adopted the run since it was read: an adoption writes another attempt number.
@@ -282,19 +318,37 @@ impl<A: Api> Writer<A> {
             Kind::Claim(approved) => {
                 operations.push(test("/status/adopted/nonce", json!(self.settings.nonce)));
                 operations.push(test("/status/phase", json!(known.status.phase)));
-                operations.push(test("/status/plan/checksum", json!(wanted.claim.as_ref().map(|claim| &claim.checksum))));
+                operations.push(test(
+                    "/status/plan/checksum",
+                    json!(wanted.claim.as_ref().map(|claim| &claim.checksum)),
+                ));
                 operations.push(test("/status/claim", Value::Null));
-                if let Some(key) = known.status.plan.as_ref().and_then(|plan| plan.state_key.as_ref()) {
+                if let Some(key) = known
+                    .status
+                    .plan
+                    .as_ref()
+                    .and_then(|plan| plan.state_key.as_ref())
+                {
                     operations.push(test("/status/lease/stateKey", json!(key)));
                 }
                 if let Some(checksum) = approved {
-                    operations.push(test(&names::annotation_pointer(names::APPROVE), json!(checksum)));
+                    operations.push(test(
+                        &names::annotation_pointer(names::APPROVE),
+                        json!(checksum),
+                    ));
                     operations.push(test("/status/approval/checksum", json!(checksum)));
                 }
                 // These tests refuse the claim after a cancel, denial or deletion, with or without the admission policies.
                 operations.push(test("/metadata/deletionTimestamp", Value::Null));
-                let stops = vec![names::annotation_pointer(names::CANCEL), names::annotation_pointer(names::DENY)];
-                let absent = if known.annotated { stops } else { vec!["/metadata/annotations".to_owned()] };
+                let stops = vec![
+                    names::annotation_pointer(names::CANCEL),
+                    names::annotation_pointer(names::DENY),
+                ];
+                let absent = if known.annotated {
+                    stops
+                } else {
+                    vec!["/metadata/annotations".to_owned()]
+                };
                 operations.extend(absent.iter().map(|path| test(path, Value::Null)));
             }
         }
@@ -314,7 +368,10 @@ fn align(known: &TerraformRunStatus, wanted: &mut TerraformRunStatus, kind: &Kin
 
 /// The refusal of an agent of another minor release by the admission policy: the first clause of its text, which names the release.
 fn of_other_release(error: &ApiError) -> Option<String> {
-    let at = error.text.find(release::REFUSED).filter(|_| error.code == Some(403))?;
+    let at = error
+        .text
+        .find(release::REFUSED)
+        .filter(|_| error.code == Some(403))?;
     error.text[at..].split(';').next().map(str::to_owned)
 }
 
@@ -329,7 +386,10 @@ fn shorten(status: &mut TerraformRunStatus) {
 }
 
 /// Backoff between two attempts of a request.
-const BACKOFF: Backoff = Backoff { base: Duration::from_millis(100), cap: Duration::from_secs(10) };
+const BACKOFF: Backoff = Backoff {
+    base: Duration::from_millis(100),
+    cap: Duration::from_secs(10),
+};
 
 /// Wait before the next attempt: 100 ms doubling to 10 s, half of it random.
 pub fn backoff(tries: u32) -> Duration {

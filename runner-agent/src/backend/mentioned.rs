@@ -6,21 +6,25 @@ use std::{fs, path::Path};
 /// negative would replace the code's own backend.
 pub fn mentions_backend(stack: &Path) -> bool {
     let code = [".tf", ".tofu", ".tf.json", ".tofu.json"];
-    fs::read_dir(stack).into_iter().flatten().flatten().any(|entry| {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        // Terragrunt may generate code with a backend (`remote_state`, `generate`) from files in other directories.
-        if name == "terragrunt.hcl" || name == "terragrunt.hcl.json" {
-            return true;
-        }
-        if !code.iter().any(|end| name.ends_with(end)) {
-            return false;
-        }
-        // `init` reports unreadable files.
-        let text = fs::read(entry.path()).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        text.contains("backend") || text.contains("cloud")
-    })
+    fs::read_dir(stack)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            // Terragrunt may generate code with a backend (`remote_state`, `generate`) from files in other directories.
+            if name == "terragrunt.hcl" || name == "terragrunt.hcl.json" {
+                return true;
+            }
+            if !code.iter().any(|end| name.ends_with(end)) {
+                return false;
+            }
+            // `init` reports unreadable files.
+            let text = fs::read(entry.path()).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            text.contains("backend") || text.contains("cloud")
+        })
 }
 
 #[cfg(test)]

@@ -39,14 +39,24 @@ impl Backend {
             #[serde(default)]
             config: Value,
         }
-        let text = match files::regular(&stack.join(".terraform/terraform.tfstate")).and_then(io::read_to_string) {
+        let text = match files::regular(&stack.join(".terraform/terraform.tfstate"))
+            .and_then(io::read_to_string)
+        {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => "{}".to_owned(),
             Err(error) => return Err(error),
         };
         Ok(match serde_json::from_str::<File>(&text)?.backend {
-            Some(block) => Self { kind: block.kind, config: block.config, named: true },
-            None => Self { kind: "local".into(), config: Value::Null, named: false },
+            Some(block) => Self {
+                kind: block.kind,
+                config: block.config,
+                named: true,
+            },
+            None => Self {
+                kind: "local".into(),
+                config: Value::Null,
+                named: false,
+            },
         })
     }
 
@@ -63,7 +73,10 @@ impl Backend {
     /// Whether the tool locks this state, according to the configuration and the tool's environment. Only this lock protects it
     /// from runs of other namespaces and from people.
     pub fn locks(&self, env: &[(OsString, OsString)]) -> bool {
-        let is_set = |variable: &str| env.iter().any(|(name, value)| name == variable && !value.is_empty());
+        let is_set = |variable: &str| {
+            env.iter()
+                .any(|(name, value)| name == variable && !value.is_empty())
+        };
         BackendType::of(&self.kind).locks(&self.config, is_set)
     }
 
@@ -82,10 +95,14 @@ impl Backend {
         }
         let what = match (self.kind.as_str(), self.named) {
             ("local", false) => "the configuration has no backend".to_owned(),
-            ("local", true) => "the backend `local` keeps the state on the pod's own storage".to_owned(),
+            ("local", true) => {
+                "the backend `local` keeps the state on the pod's own storage".to_owned()
+            }
             (kind, _) => format!("the backend is `{kind}`"),
         };
-        let message = format!("{what}, so the state would be lost with the pod; name a backend in the code or in spec.backend");
+        let message = format!(
+            "{what}, so the state would be lost with the pod; name a backend in the code or in spec.backend"
+        );
         Err(Reason::NoDurableState.failure(message))
     }
 }
@@ -109,10 +126,19 @@ mod tests {
         let of = |json: &str| backend(json).check().map_err(|f| f.reason);
         let lost = Err(reason::NO_DURABLE_STATE.to_owned());
         assert_eq!(of(r#"{"version":3}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":null}}}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"local","config":{"path":"/tmp/state"}}}"#), lost);
+        assert_eq!(
+            of(r#"{"backend":{"type":"local","config":{"path":null}}}"#),
+            lost
+        );
+        assert_eq!(
+            of(r#"{"backend":{"type":"local","config":{"path":"/tmp/state"}}}"#),
+            lost
+        );
         assert_eq!(of(r#"{"backend":{"type":"inmem","config":{}}}"#), lost);
-        assert_eq!(of(r#"{"backend":{"type":"http","config":{"address":"http://s"}}}"#), Ok(()));
+        assert_eq!(
+            of(r#"{"backend":{"type":"http","config":{"address":"http://s"}}}"#),
+            Ok(())
+        );
         let missing = tempfile::tempdir().unwrap();
         let failure = Backend::read(missing.path()).unwrap().check().unwrap_err();
         assert_eq!(
@@ -123,8 +149,17 @@ mod tests {
 
     #[test]
     fn lock_address_may_come_from_the_environment() {
-        let env = |value: &str| [(OsString::from("TF_HTTP_LOCK_ADDRESS"), OsString::from(value))];
-        let http = Backend { kind: "http".into(), config: json!({"address": "http://s"}), named: true };
+        let env = |value: &str| {
+            [(
+                OsString::from("TF_HTTP_LOCK_ADDRESS"),
+                OsString::from(value),
+            )]
+        };
+        let http = Backend {
+            kind: "http".into(),
+            config: json!({"address": "http://s"}),
+            named: true,
+        };
         assert!(http.locks(&env("http://s/l")) && !http.locks(&env("")) && !http.locks(&[]));
     }
 }

@@ -5,7 +5,10 @@ use crds::{Failure, StateLock, reason, text::clip};
 /// `by WHO since CREATED`, from the lock info of a diagnostic.
 pub(super) fn lock_owner(detail: &str) -> Option<String> {
     let field = |name: &str| {
-        let line = detail.lines().map(str::trim).find(|line| line.starts_with(name))?;
+        let line = detail
+            .lines()
+            .map(str::trim)
+            .find(|line| line.starts_with(name))?;
         Some(clip(line.get(name.len()..)?.trim(), 120)).filter(|v| !v.is_empty())
     };
     let who = field("Who:")?;
@@ -25,18 +28,40 @@ pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
         return None;
     }
     let field = |name: &str| {
-        let lines = failure.diagnostics.iter().filter_map(|d| d.detail.as_deref()).flat_map(str::lines).map(str::trim);
-        lines.filter_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned()).find(|value| !value.is_empty())
+        let lines = failure
+            .diagnostics
+            .iter()
+            .filter_map(|d| d.detail.as_deref())
+            .flat_map(str::lines)
+            .map(str::trim);
+        lines
+            .filter_map(|line| line.strip_prefix(name))
+            .map(|value| value.trim().to_owned())
+            .find(|value| !value.is_empty())
     };
     let who = field("Who:").unwrap_or_default();
-    let told = failure.diagnostics.iter().filter_map(|d| d.detail.as_deref()).find_map(|detail| {
-        let rest = detail.split_once("already locked: ID=")?.1;
-        Some(rest.split_whitespace().next().unwrap_or_default().to_owned())
-    });
+    let told = failure
+        .diagnostics
+        .iter()
+        .filter_map(|d| d.detail.as_deref())
+        .find_map(|detail| {
+            let rest = detail.split_once("already locked: ID=")?.1;
+            Some(
+                rest.split_whitespace()
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned(),
+            )
+        });
     let mine = who.rsplit_once('@').is_some_and(|(_, host)| host == own);
     let id = told.or_else(|| field("ID:"))?;
     if mine {
-        return Some(StateLock { id: clip(&id, 128), who: UNKNOWN.to_owned(), operation: None, created: None });
+        return Some(StateLock {
+            id: clip(&id, 128),
+            who: UNKNOWN.to_owned(),
+            operation: None,
+            created: None,
+        });
     }
     let (operation, created) = (field("Operation:"), field("Created:"));
     Some(StateLock {
@@ -50,7 +75,10 @@ pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
 /// The holder of a lock, for people.
 pub fn held_by(lock: &StateLock) -> String {
     match (lock.who.as_str(), &lock.created) {
-        (UNKNOWN, _) => format!("the state is locked (lock {}); its backend does not say by whom", lock.id),
+        (UNKNOWN, _) => format!(
+            "the state is locked (lock {}); its backend does not say by whom",
+            lock.id
+        ),
         (who, Some(created)) => format!("the state is locked by {who} since {created}"),
         (who, None) => format!("the state is locked by {who}"),
     }

@@ -51,7 +51,12 @@ pub struct Said {
 
 /// The failure of a command.
 pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
-    let mut errors: Vec<Diagnostic> = said.diagnostics.iter().filter(|d| d.severity == "error").cloned().collect();
+    let mut errors: Vec<Diagnostic> = said
+        .diagnostics
+        .iter()
+        .filter(|d| d.severity == "error")
+        .cloned()
+        .collect();
     if errors.is_empty() {
         errors = parse(&said.tail);
     }
@@ -59,7 +64,11 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
         errors.extend(terragrunt::diagnostic(&said.tail));
     }
     // A summary error above the errors in the code is not counted as a further error.
-    let is_head = |error: &Diagnostic| error.summary.contains("encountered problems during initiali");
+    let is_head = |error: &Diagnostic| {
+        error
+            .summary
+            .contains("encountered problems during initiali")
+    };
     if !errors.iter().all(is_head) {
         errors.retain(|error| !is_head(error));
     }
@@ -77,48 +86,96 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     // After a signal, the last output describes the end (a shell prints `Killed`); earlier output may explain why the command hung.
     if exit.told {
         let before = terragrunt::without_its_own(&said.tail);
-        for line in before.iter().rev().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).take(2) {
+        for line in before
+            .iter()
+            .rev()
+            .map(|line| clip(line, 300))
+            .filter(|line| !line.is_empty())
+            .take(2)
+        {
             if !said_text.contains(&line) {
                 said_text = format!("{said_text}; before: {line}");
             }
         }
     }
     let ended = match exit {
-        Exit { signal: Some(signal), told: false, .. } => format!("was ended by signal {signal}"),
+        Exit {
+            signal: Some(signal),
+            told: false,
+            ..
+        } => format!("was ended by signal {signal}"),
         Exit { code: 11, .. } => "crashed (exit code 11)".to_owned(),
-        Exit { code, told: true, .. } => format!("was asked to stop (exit code {code})"),
+        Exit {
+            code, told: true, ..
+        } => format!("was asked to stop (exit code {code})"),
         Exit { code, .. } if said_text.is_empty() => format!("failed with exit code {code}"),
         _ => "failed".to_owned(),
     };
-    let lock = errors.iter().find_map(|d| lock_owner(d.detail.as_deref().unwrap_or_default()));
-    let mut message = if said_text.is_empty() { format!("{step} {ended}") } else { format!("{step} {ended}: {said_text}") };
+    let lock = errors
+        .iter()
+        .find_map(|d| lock_owner(d.detail.as_deref().unwrap_or_default()));
+    let mut message = if said_text.is_empty() {
+        format!("{step} {ended}")
+    } else {
+        format!("{step} {ended}: {said_text}")
+    };
     if let (true, Some(owner)) = (reason == Reason::StateLocked, lock) {
         message = format!("{step} failed: the state is locked {owner}");
     }
-    Failure { class, diagnostics: errors, ..reason.failure(message) }
+    Failure {
+        class,
+        diagnostics: errors,
+        ..reason.failure(message)
+    }
 }
 
 /// The index of the decisive error, and the class and reason of the failure.
-fn decisive(step: &str, exit: Exit, errors: &[Diagnostic], tail: &[String]) -> (usize, FailureClass, Reason) {
+fn decisive(
+    step: &str,
+    exit: Exit,
+    errors: &[Diagnostic],
+    tail: &[String],
+) -> (usize, FailureClass, Reason) {
     let judged: Vec<_> = errors.iter().map(|error| judge(step, error)).collect();
     // A specific reason takes precedence over an error in the code, and this over a summary error.
     let own = judged.iter().enumerate().find_map(|(at, known)| {
-        known.filter(|(_, reason)| *reason != Reason::InvalidConfiguration).map(|(class, reason)| (at, class, reason))
+        known
+            .filter(|(_, reason)| *reason != Reason::InvalidConfiguration)
+            .map(|(class, reason)| (at, class, reason))
     });
     if let Some(own) = own {
         return own;
     }
-    if let Some((at, error)) = errors.iter().enumerate().find(|(_, error)| error.file.is_some()) {
+    if let Some((at, error)) = errors
+        .iter()
+        .enumerate()
+        .find(|(_, error)| error.file.is_some())
+    {
         // The failure of an object while it is created is no error in the code.
         let of_object = step == "apply" && error.address.is_some();
-        return (at, Configuration, if of_object { Reason::ApplyFailed } else { Reason::InvalidConfiguration });
+        return (
+            at,
+            Configuration,
+            if of_object {
+                Reason::ApplyFailed
+            } else {
+                Reason::InvalidConfiguration
+            },
+        );
     }
     if let Some(at) = judged.iter().position(Option::is_some) {
         return (at, Configuration, Reason::InvalidConfiguration);
     }
     let (class, reason) = match (text(&tail.join("\n")), exit) {
         (Some(known), _) if errors.is_empty() => known,
-        (_, Exit { signal: Some(_), told: false, .. }) => (FailureClass::Interrupted, Reason::ToolKilled),
+        (
+            _,
+            Exit {
+                signal: Some(_),
+                told: false,
+                ..
+            },
+        ) => (FailureClass::Interrupted, Reason::ToolKilled),
         _ => (Configuration, generic(step)),
     };
     (0, class, reason)
@@ -131,7 +188,11 @@ fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, Reason)> {
     // Among the errors of `init`, only those of backends have a summary and nothing else.
     let bare = matches!(step, "init" | "workspace") && detail.is_empty() && error.file.is_none();
     // A module called with an invalid value is an error in the code.
-    let in_code = error.file.is_some() && !error.address.as_ref().is_some_and(|address| address.starts_with("var."));
+    let in_code = error.file.is_some()
+        && !error
+            .address
+            .as_ref()
+            .is_some_and(|address| address.starts_with("var."));
     Some(match reason {
         Reason::ProviderUnreachable if bare => (class, Reason::BackendUnreachable),
         Reason::VariableInvalid if in_code => (class, Reason::InvalidConfiguration),

@@ -23,7 +23,11 @@ pub(super) fn in_source(below: &Path, file: &str) -> String {
 }
 
 /// Prefixes of the tools' errors that are no diagnostics.
-const BARE: [&str; 3] = ["Error refreshing state: ", "Error loading state: ", "Error selecting workspace: "];
+const BARE: [&str; 3] = [
+    "Error refreshing state: ",
+    "Error loading state: ",
+    "Error selecting workspace: ",
+];
 
 /// Parses diagnostics from plain output: `Error: …`, with or without the tools' frame, and `on FILE line N`.
 pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
@@ -32,13 +36,20 @@ pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
     for line in lines {
         // An error ends with its frame, with a record of Terragrunt, or with the tool's next step: output of the two streams may be
         // interleaved.
-        is_open &= !line.starts_with('╵') && terragrunt::record(line).is_none() && !line.starts_with("Initializing ");
+        is_open &= !line.starts_with('╵')
+            && terragrunt::record(line).is_none()
+            && !line.starts_with("Initializing ");
         let line = line.trim_start_matches(['│', '╷', '╵', ' ']).trim_end();
         if let Some(summary) = line.strip_prefix("Error: ") {
-            found.push(Diagnostic { severity: "error".into(), summary: summary.into(), ..Diagnostic::default() });
+            found.push(Diagnostic {
+                severity: "error".into(),
+                summary: summary.into(),
+                ..Diagnostic::default()
+            });
             is_open = true;
-        } else if let Some((summary, detail)) =
-            BARE.iter().find_map(|head| Some((head.trim_end_matches(": "), line.strip_prefix(head)?)))
+        } else if let Some((summary, detail)) = BARE
+            .iter()
+            .find_map(|head| Some((head.trim_end_matches(": "), line.strip_prefix(head)?)))
         {
             found.push(Diagnostic {
                 severity: "error".into(),
@@ -65,7 +76,9 @@ pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
 
 /// A line of source code below its place: `12:   x = 1`.
 fn is_source(line: &str) -> bool {
-    line.split_once(": ").is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    line.split_once(": ").is_some_and(|(number, _)| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
 }
 
 fn place(line: &str) -> Option<(String, u32)> {
@@ -80,7 +93,11 @@ const HEADS: [&str; 5] = ["error: ", "fatal: ", "panic: ", "fatal error", " erro
 /// The last error of a program without diagnostics: from the first line that states an error, otherwise the last line. Git, for
 /// example, ends with advice.
 pub(super) fn last_words(tail: &[String]) -> String {
-    let lines: Vec<String> = tail.iter().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<String> = tail
+        .iter()
+        .map(|line| clip(line, 300))
+        .filter(|line| !line.is_empty())
+        .collect();
     let begins = |line: &String| {
         let line = line.to_lowercase();
         HEADS.iter().any(|head| line.contains(head))

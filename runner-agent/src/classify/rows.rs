@@ -20,13 +20,19 @@ const ROWS: &[Row] = &[
          already locked by another terraform client|http remote state already locked|\
          workspace is already locked",
     ),
-    Row(Reason::StalePlan, "saved plan is stale|saved plan does not match the given state"),
+    Row(
+        Reason::StalePlan,
+        "saved plan is stale|saved plan does not match the given state",
+    ),
     Row(
         Reason::StateNotSaved,
         "failed to save state|failed to persist state|failed to upload state|error saving state|\
          errored.tfstate",
     ),
-    Row(Reason::StateTooNew, "the state file uses format version|state snapshot was created by"),
+    Row(
+        Reason::StateTooNew,
+        "the state file uses format version|state snapshot was created by",
+    ),
     Row(Reason::StateUnreadable, NOT_YET),
     Row(
         Reason::StateUnreadable,
@@ -40,9 +46,15 @@ const ROWS: &[Row] = &[
          error verifying checksum|signature verification failed|authentication signature|\
          failed to verify provider",
     ),
-    Row(Reason::VersionContradiction, "unsupported terraform core version|unsupported opentofu core version"),
+    Row(
+        Reason::VersionContradiction,
+        "unsupported terraform core version|unsupported opentofu core version",
+    ),
     Row(Reason::VariableNotSet, "no value for required variable"),
-    Row(Reason::VariableInvalid, "invalid value for variable|invalid value for input variable|value for undeclared variable"),
+    Row(
+        Reason::VariableInvalid,
+        "invalid value for variable|invalid value for input variable|value for undeclared variable",
+    ),
     Row(
         Reason::InvalidConfiguration,
         "no available releases match|does not have a provider named|inconsistent dependency lock file|\
@@ -52,7 +64,10 @@ const ROWS: &[Row] = &[
     ),
     // A run cannot answer prompts, so the next attempt would fail too. This row precedes the one with `: EOF`, which has other causes as
     // well.
-    Row(Reason::InputRequired, "error asking for|a terminal is required to read|no tty present and no askpass"),
+    Row(
+        Reason::InputRequired,
+        "error asking for|a terminal is required to read|no tty present and no askpass",
+    ),
     Row(Reason::HostKeyNotKnown, "host key verification failed"),
     Row(
         Reason::Throttled,
@@ -95,7 +110,9 @@ pub fn text(text: &str) -> Option<(FailureClass, Reason)> {
     let has = |needles: &str| needles.split('|').any(|needle| text.contains(needle));
     let Row(reason, _) = ROWS.iter().find(|Row(_, needles)| has(needles))?;
     Some(match reason {
-        Reason::ProviderUnreachable if has(OF_BACKEND) => (FailureClass::Transient, Reason::BackendUnreachable),
+        Reason::ProviderUnreachable if has(OF_BACKEND) => {
+            (FailureClass::Transient, Reason::BackendUnreachable)
+        }
         Reason::StateUnreadable if has(NOT_YET) => (FailureClass::Transient, *reason),
         reason => (reason.class()?, *reason),
     })

@@ -18,8 +18,12 @@ pub fn shorten(text: &str, limit: usize) -> String {
     let half = limit.saturating_sub(3) / 2;
     let head: String = line.chars().take(half).collect();
     let tail: String = line.chars().skip(count - half).collect();
-    let head = head.rsplit_once(' ').map_or(head.as_str(), |(whole, _)| whole);
-    let tail = tail.split_once(' ').map_or(tail.as_str(), |(_, whole)| whole);
+    let head = head
+        .rsplit_once(' ')
+        .map_or(head.as_str(), |(whole, _)| whole);
+    let tail = tail
+        .split_once(' ')
+        .map_or(tail.as_str(), |(_, whole)| whole);
     format!("{head} … {tail}")
 }
 
@@ -30,7 +34,11 @@ pub(super) fn of(errors: &[Diagnostic], said: &Said) -> Option<String> {
     let count = others.len() + said.more;
     if count > 0 {
         let word = if count == 1 { "error" } else { "errors" };
-        text = format!("{}; {count} more {word}: {}", text.trim_end_matches('.'), shorten(&named(others), OTHERS));
+        text = format!(
+            "{}; {count} more {word}: {}",
+            text.trim_end_matches('.'),
+            shorten(&named(others), OTHERS)
+        );
     }
     Some(text)
 }
@@ -38,10 +46,16 @@ pub(super) fn of(errors: &[Diagnostic], said: &Said) -> Option<String> {
 fn whole(d: &Diagnostic) -> String {
     let detail = d.detail.as_deref().unwrap_or_default();
     // Drop the tools' general explanation of locks, which follows the cause.
-    let told = detail.split("\n\n").filter(|part| !part.contains("acquires a state lock to protect"));
+    let told = detail
+        .split("\n\n")
+        .filter(|part| !part.contains("acquires a state lock to protect"));
     let detail = shorten(&told.collect::<Vec<_>>().join("\n"), FIRST / 2);
     let head = format!("{}{}", shorten(&d.summary, FIRST / 2), place(d));
-    if detail.is_empty() { head } else { format!("{head}: {detail}") }
+    if detail.is_empty() {
+        head
+    } else {
+        format!("{head}: {detail}")
+    }
 }
 
 /// The names of the errors; equal ones are counted.
@@ -54,13 +68,22 @@ fn named(errors: &[Diagnostic]) -> String {
             None => names.push((name, 1)),
         }
     }
-    let names = names.into_iter().map(|(name, times)| if times == 1 { name } else { format!("{name}, {times} times") });
+    let names = names.into_iter().map(|(name, times)| {
+        if times == 1 {
+            name
+        } else {
+            format!("{name}, {times} times")
+        }
+    });
     names.collect::<Vec<_>>().join(", ")
 }
 
 fn place(d: &Diagnostic) -> String {
     let address = d.address.as_deref();
-    let file = d.file.as_ref().map(|file| d.line.map_or_else(|| file.clone(), |line| format!("{file} line {line}")));
+    let file = d.file.as_ref().map(|file| {
+        d.line
+            .map_or_else(|| file.clone(), |line| format!("{file} line {line}"))
+    });
     match (address, file) {
         (Some(address), Some(file)) => format!(" ({}, {file})", shorten(address, 120)),
         (Some(address), None) => format!(" ({})", shorten(address, 120)),

@@ -10,7 +10,10 @@ const LINES: usize = 4;
 
 /// The level and text of a line that begins a record.
 pub(super) fn record(line: &str) -> Option<(&str, &str)> {
-    if let Some((_, rest)) = line.strip_prefix("time=").and_then(|rest| rest.split_once(" level=")) {
+    if let Some((_, rest)) = line
+        .strip_prefix("time=")
+        .and_then(|rest| rest.split_once(" level="))
+    {
         let (level, rest) = rest.split_once(' ')?;
         let text = rest.split_once("msg=").map_or(rest, |(_, text)| text);
         return Some((level, text.trim_matches('"')));
@@ -33,15 +36,24 @@ fn is_error(line: &str) -> bool {
 
 /// The output without Terragrunt's own records and its final error.
 pub(super) fn without_its_own(tail: &[String]) -> Vec<&String> {
-    let end = tail.iter().rposition(|line| is_error(line)).unwrap_or(tail.len());
-    tail[..end].iter().filter(|line| record(line).is_none()).collect()
+    let end = tail
+        .iter()
+        .rposition(|line| is_error(line))
+        .unwrap_or(tail.len());
+    tail[..end]
+        .iter()
+        .filter(|line| record(line).is_none())
+        .collect()
 }
 
 /// The meaningful lines of the last error record.
 fn last_error(tail: &[String]) -> Option<Vec<&str>> {
     let at = tail.iter().rposition(|line| is_error(line))?;
     let head = record(&tail[at])?.1;
-    let more = tail[at + 1..].iter().take_while(|line| record(line).is_none()).map(|line| line.trim());
+    let more = tail[at + 1..]
+        .iter()
+        .take_while(|line| record(line).is_none())
+        .map(|line| line.trim());
     let mut lines: Vec<&str> = Vec::new();
     let mut all = std::iter::once(head).chain(more).peekable();
     while let Some(line) = all.next() {
@@ -51,7 +63,10 @@ fn last_error(tail: &[String]) -> Option<Vec<&str>> {
             "" => break,
             "error occurred:" | "1 error occurred:" => {}
             // The target directory does not matter.
-            line => lines.push(line.split_once(": Cloning into '").map_or(line, |(line, _)| line)),
+            line => lines.push(
+                line.split_once(": Cloning into '")
+                    .map_or(line, |(line, _)| line),
+            ),
         }
         if lines.len() == LINES {
             break;
@@ -141,7 +156,13 @@ mod tests {
             (found.file.as_deref(), found.line, found.summary.as_str()),
             (Some("/w/a/terragrunt.hcl"), Some(1), "Invalid expression")
         );
-        assert_eq!(found.detail.as_deref(), Some("Expected the start of an expression."));
-        assert_eq!(diagnostic(&tail("11:55:28.744 ERROR  a.hcl: no such file")), None);
+        assert_eq!(
+            found.detail.as_deref(),
+            Some("Expected the start of an expression.")
+        );
+        assert_eq!(
+            diagnostic(&tail("11:55:28.744 ERROR  a.hcl: no such file")),
+            None
+        );
     }
 }

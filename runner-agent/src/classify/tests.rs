@@ -21,10 +21,21 @@ fn diagnostic(summary: &str, detail: &str, file: Option<(&str, u32)>) -> Diagnos
     }
 }
 
-const FAILED: Exit = Exit { code: 1, signal: None, told: false };
+const FAILED: Exit = Exit {
+    code: 1,
+    signal: None,
+    told: false,
+};
 
 fn of(step: &str, diagnostics: Vec<Diagnostic>) -> Failure {
-    failure(step, FAILED, &Said { diagnostics, ..Said::default() })
+    failure(
+        step,
+        FAILED,
+        &Said {
+            diagnostics,
+            ..Said::default()
+        },
+    )
 }
 
 fn assert_is(f: &Failure, class: FailureClass, reason: &str, text: &str) {
@@ -34,7 +45,14 @@ fn assert_is(f: &Failure, class: FailureClass, reason: &str, text: &str) {
 /// The failure of a command with these last lines that are no JSON.
 fn of_tail(tail: &[&str]) -> Failure {
     let tail = tail.iter().map(|line| (*line).to_owned()).collect();
-    failure("init", FAILED, &Said { tail, ..Said::default() })
+    failure(
+        "init",
+        FAILED,
+        &Said {
+            tail,
+            ..Said::default()
+        },
+    )
 }
 
 #[test]
@@ -96,7 +114,11 @@ fn known_texts_have_class_and_reason() {
                JSON: syntax error at byte offset 22.",
             ],
         ),
-        (Transient, reason::STATE_UNREADABLE, &["Error refreshing state|state data in S3 does not have the expected content."]),
+        (
+            Transient,
+            reason::STATE_UNREADABLE,
+            &["Error refreshing state|state data in S3 does not have the expected content."],
+        ),
         (
             Configuration,
             reason::STATE_TOO_NEW,
@@ -125,37 +147,75 @@ fn known_texts_have_class_and_reason() {
         (
             Integrity,
             reason::CHECKSUM_MISMATCH,
-            &["Failed to install provider|the current package doesn't match any of the checksums previously recorded"],
+            &[
+                "Failed to install provider|the current package doesn't match any of the checksums previously recorded",
+            ],
         ),
         (
             Configuration,
             reason::INVALID_CONFIGURATION,
-            &["Inconsistent dependency lock file|provider x: required by this configuration but no version is selected"],
+            &[
+                "Inconsistent dependency lock file|provider x: required by this configuration but no version is selected",
+            ],
         ),
-        (Configuration, reason::VERSION_CONTRADICTION, &["Unsupported Terraform Core version|requires >= 2"]),
-        (Configuration, reason::VARIABLE_NOT_SET, &["No value for required variable|The variable \"x\" is not set"]),
-        (Configuration, reason::VARIABLE_INVALID, &["Value for undeclared variable|A variable named \"siez\" was"]),
-        (Configuration, reason::INPUT_REQUIRED, &["Error asking for input to configure the provider|provider.x.token: EOF"]),
+        (
+            Configuration,
+            reason::VERSION_CONTRADICTION,
+            &["Unsupported Terraform Core version|requires >= 2"],
+        ),
+        (
+            Configuration,
+            reason::VARIABLE_NOT_SET,
+            &["No value for required variable|The variable \"x\" is not set"],
+        ),
+        (
+            Configuration,
+            reason::VARIABLE_INVALID,
+            &["Value for undeclared variable|A variable named \"siez\" was"],
+        ),
+        (
+            Configuration,
+            reason::INPUT_REQUIRED,
+            &["Error asking for input to configure the provider|provider.x.token: EOF"],
+        ),
         (
             Integrity,
             reason::HOST_KEY_NOT_KNOWN,
-            &["Failed to download module|ssh: Host key verification failed. fatal: Could not read from remote repository."],
+            &[
+                "Failed to download module|ssh: Host key verification failed. fatal: Could not read from remote repository.",
+            ],
         ),
         (
             Transient,
             reason::DISK_FULL,
-            &["Failed to install provider|Error while installing hashicorp/aws: write /pawl/work/x: no space left on device"],
+            &[
+                "Failed to install provider|Error while installing hashicorp/aws: write /pawl/work/x: no space left on device",
+            ],
         ),
-        (Configuration, reason::PLAN_FAILED, &["creating thing|the thing is not allowed to be blue"]),
+        (
+            Configuration,
+            reason::PLAN_FAILED,
+            &["creating thing|the thing is not allowed to be blue"],
+        ),
     ];
     for (class, reason, texts) in rows {
         for text in *texts {
             let (summary, detail) = text.split_once('|').unwrap_or((text, ""));
-            assert_is(&of("plan", vec![diagnostic(summary, detail, None)]), *class, reason, text);
+            assert_is(
+                &of("plan", vec![diagnostic(summary, detail, None)]),
+                *class,
+                reason,
+                text,
+            );
             // For any command that prompts.
             if *reason == reason::INPUT_REQUIRED {
                 for step in ["init", "apply"] {
-                    assert_is(&of(step, vec![diagnostic(summary, detail, None)]), *class, reason, step);
+                    assert_is(
+                        &of(step, vec![diagnostic(summary, detail, None)]),
+                        *class,
+                        reason,
+                        step,
+                    );
                 }
             }
         }
@@ -170,8 +230,18 @@ fn full_disk_is_no_fault_of_the_agent() {
         (122, Transient, reason::DISK_FULL),
         (13, FailureClass::Internal, reason::AGENT_FAULT),
     ] {
-        assert_is(&internal("the source cannot be written", &broken(code)), class, reason, "internal");
-        assert_is(&not_run("init", &RunError::Spawn(broken(code))), class, reason, "not run");
+        assert_is(
+            &internal("the source cannot be written", &broken(code)),
+            class,
+            reason,
+            "internal",
+        );
+        assert_is(
+            &not_run("init", &RunError::Spawn(broken(code))),
+            class,
+            reason,
+            "not run",
+        );
     }
 }
 
@@ -180,12 +250,23 @@ fn code_error_names_file_and_line() {
     let f = of(
         "init",
         vec![
-            diagnostic("Terraform encountered problems during initialisation", "", None),
-            diagnostic("Invalid string literal", "This item is not valid.", Some(("b.tf", 3))),
+            diagnostic(
+                "Terraform encountered problems during initialisation",
+                "",
+                None,
+            ),
+            diagnostic(
+                "Invalid string literal",
+                "This item is not valid.",
+                Some(("b.tf", 3)),
+            ),
         ],
     );
     assert_is(&f, Configuration, reason::INVALID_CONFIGURATION, "");
-    assert_eq!(f.message, "init failed: Invalid string literal (b.tf line 3): This item is not valid.");
+    assert_eq!(
+        f.message,
+        "init failed: Invalid string literal (b.tf line 3): This item is not valid."
+    );
     assert_eq!(f.diagnostics[0].file.as_deref(), Some("b.tf"));
 }
 
@@ -204,12 +285,27 @@ fn plain_text_is_parsed_without_json() {
     ];
     let f = of_tail(&lines);
     assert_eq!(f.reason, reason::INVALID_CONFIGURATION);
-    assert_eq!((f.diagnostics[0].file.as_deref(), f.diagnostics[0].line), (Some("main.tf"), Some(12)));
+    assert_eq!(
+        (f.diagnostics[0].file.as_deref(), f.diagnostics[0].line),
+        (Some("main.tf"), Some(12))
+    );
     assert!(!f.message.contains("Failed to execute"), "{}", f.message);
     let tail = lines.map(str::to_owned).into();
-    let f = failure("init", FAILED, &Said { tail, below: "live/a".into(), ..Said::default() });
+    let f = failure(
+        "init",
+        FAILED,
+        &Said {
+            tail,
+            below: "live/a".into(),
+            ..Said::default()
+        },
+    );
     assert_eq!(f.diagnostics[0].file.as_deref(), Some("live/a/main.tf"));
-    assert!(f.message.contains("live/a/main.tf line 12"), "{}", f.message);
+    assert!(
+        f.message.contains("live/a/main.tf line 12"),
+        "{}",
+        f.message
+    );
 }
 
 #[test]
@@ -243,23 +339,68 @@ fn file_names_are_relative_to_the_source() {
 
 #[test]
 fn output_before_the_signal_is_reported_as_well() {
-    let plugin = Diagnostic { severity: "error".into(), summary: "Plugin did not respond".into(), ..Diagnostic::default() };
-    let said = Said { diagnostics: vec![plugin], tail: vec!["ExpiredToken: it is of yesterday".into()], ..Said::default() };
+    let plugin = Diagnostic {
+        severity: "error".into(),
+        summary: "Plugin did not respond".into(),
+        ..Diagnostic::default()
+    };
+    let said = Said {
+        diagnostics: vec![plugin],
+        tail: vec!["ExpiredToken: it is of yesterday".into()],
+        ..Said::default()
+    };
     let told = |told| failure("plan", Exit { told, ..FAILED }, &said).message;
-    assert!(told(true).contains("Plugin did not respond") && told(true).ends_with("before: ExpiredToken: it is of yesterday"));
+    assert!(
+        told(true).contains("Plugin did not respond")
+            && told(true).ends_with("before: ExpiredToken: it is of yesterday")
+    );
     assert!(!told(false).contains("ExpiredToken"));
-    let shell = Said { tail: vec!["ExpiredToken: it is of yesterday".into(), "Killed".into()], ..Said::default() };
-    let message = failure("plan", Exit { code: 137, signal: None, told: true }, &shell).message;
-    assert!(message.ends_with("Killed; before: ExpiredToken: it is of yesterday"), "{message}");
+    let shell = Said {
+        tail: vec!["ExpiredToken: it is of yesterday".into(), "Killed".into()],
+        ..Said::default()
+    };
+    let message = failure(
+        "plan",
+        Exit {
+            code: 137,
+            signal: None,
+            told: true,
+        },
+        &shell,
+    )
+    .message;
+    assert!(
+        message.ends_with("Killed; before: ExpiredToken: it is of yesterday"),
+        "{message}"
+    );
 }
 
 #[test]
 fn killed_tool_is_interrupted() {
-    let f = failure("plan", Exit { code: 137, signal: Some(9), told: false }, &Said::default());
+    let f = failure(
+        "plan",
+        Exit {
+            code: 137,
+            signal: Some(9),
+            told: false,
+        },
+        &Said::default(),
+    );
     assert_is(&f, FailureClass::Interrupted, reason::TOOL_KILLED, "");
     assert_eq!(f.message, "plan was ended by signal 9");
-    let f = failure("plan", Exit { code: 137, signal: Some(9), told: true }, &Said::default());
-    assert_eq!(f.class, Configuration, "a tool we killed says nothing of its own");
+    let f = failure(
+        "plan",
+        Exit {
+            code: 137,
+            signal: Some(9),
+            told: true,
+        },
+        &Said::default(),
+    );
+    assert_eq!(
+        f.class, Configuration,
+        "a tool we killed says nothing of its own"
+    );
 }
 
 #[test]
@@ -269,32 +410,76 @@ fn lock_names_its_holder() {
             "Error message: {first}\nLock Info:\n  ID:        l1\n  Path:      \n  Operation: OperationTypeApply\n  Who:       {who}\n  \
              Version:   1.10.6\n  Created:   2026-11-21 10:00:00 +0000 UTC\n  Info:      \n"
         );
-        let failure = of("plan", vec![diagnostic("Error acquiring the state lock", &detail, None)]);
+        let failure = of(
+            "plan",
+            vec![diagnostic("Error acquiring the state lock", &detail, None)],
+        );
         assert_eq!(failure.class, StateLocked);
         (lock(&failure, "net-2xbdf-a2"), failure.message)
     };
-    let (known, message) = of("HTTP remote state already locked: ID=l1", "pawl@net-2xbdf-a1");
-    assert_eq!(message, "plan failed: the state is locked by pawl@net-2xbdf-a1 since 2026-11-21 10:00:00 +0000 UTC");
+    let (known, message) = of(
+        "HTTP remote state already locked: ID=l1",
+        "pawl@net-2xbdf-a1",
+    );
+    assert_eq!(
+        message,
+        "plan failed: the state is locked by pawl@net-2xbdf-a1 since 2026-11-21 10:00:00 +0000 UTC"
+    );
     let known = known.unwrap();
-    assert_eq!((known.id.as_str(), known.who.as_str()), ("l1", "pawl@net-2xbdf-a1"));
-    assert_eq!(known.created.as_deref(), Some("2026-11-21 10:00:00 +0000 UTC"));
+    assert_eq!(
+        (known.id.as_str(), known.who.as_str()),
+        ("l1", "pawl@net-2xbdf-a1")
+    );
+    assert_eq!(
+        known.created.as_deref(),
+        Some("2026-11-21 10:00:00 +0000 UTC")
+    );
     // Terraform prints its own lock info.
-    let unknown = of("HTTP remote state already locked: ID=l9", "pawl@net-2xbdf-a2").0.unwrap();
-    assert_eq!((unknown.id.as_str(), unknown.who.as_str(), unknown.created), ("l9", "unknown", None));
+    let unknown = of(
+        "HTTP remote state already locked: ID=l9",
+        "pawl@net-2xbdf-a2",
+    )
+    .0
+    .unwrap();
+    assert_eq!(
+        (unknown.id.as_str(), unknown.who.as_str(), unknown.created),
+        ("l9", "unknown", None)
+    );
     assert_eq!(lock(&Reason::Throttled.failure("x"), "a"), None);
 }
 
 #[test]
 fn bare_error_of_init_is_one_of_the_backend() {
     let refused = "dial tcp 127.0.0.1:9: connect: connection refused";
-    assert_eq!(of("init", vec![diagnostic(refused, "", None)]).reason, reason::BACKEND_UNREACHABLE);
-    assert_eq!(of("plan", vec![diagnostic(refused, "", None)]).reason, reason::PROVIDER_UNREACHABLE);
     assert_eq!(
-        of("init", vec![diagnostic("Failed to resolve provider packages", refused, None)]).reason,
+        of("init", vec![diagnostic(refused, "", None)]).reason,
+        reason::BACKEND_UNREACHABLE
+    );
+    assert_eq!(
+        of("plan", vec![diagnostic(refused, "", None)]).reason,
         reason::PROVIDER_UNREACHABLE
     );
-    let module = diagnostic("Error accessing remote module registry", refused, Some(("main.tf", 1)));
-    assert_eq!(of("init", vec![module]).reason, reason::PROVIDER_UNREACHABLE);
+    assert_eq!(
+        of(
+            "init",
+            vec![diagnostic(
+                "Failed to resolve provider packages",
+                refused,
+                None
+            )]
+        )
+        .reason,
+        reason::PROVIDER_UNREACHABLE
+    );
+    let module = diagnostic(
+        "Error accessing remote module registry",
+        refused,
+        Some(("main.tf", 1)),
+    );
+    assert_eq!(
+        of("init", vec![module]).reason,
+        reason::PROVIDER_UNREACHABLE
+    );
 }
 
 #[test]
@@ -308,6 +493,15 @@ fn backend_error_without_frame_is_parsed() {
     ];
     let f = of_tail(&tail);
     assert_is(&f, Integrity, reason::STATE_UNREADABLE, "");
-    assert!(f.message.starts_with("init failed: Error refreshing state: 2 problems: - Unsupported state"), "{}", f.message);
-    assert!(f.message.ends_with("\"version\" attribute."), "{}", f.message);
+    assert!(
+        f.message
+            .starts_with("init failed: Error refreshing state: 2 problems: - Unsupported state"),
+        "{}",
+        f.message
+    );
+    assert!(
+        f.message.ends_with("\"version\" attribute."),
+        "{}",
+        f.message
+    );
 }

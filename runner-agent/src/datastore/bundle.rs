@@ -93,9 +93,21 @@ pub enum BundleError {
 ///
 /// # Errors
 /// A file cannot be read or written.
-pub fn pack(head: &Head, plan: &Path, source: &Path, apart: &[PathBuf], to: &Scratch) -> Result<String, BundleError> {
-    let head = Head { layout: LAYOUT, ..head.clone() };
-    let file = Digesting { inner: BufWriter::with_capacity(256 << 10, to.file()), digest: Sha256::new() };
+pub fn pack(
+    head: &Head,
+    plan: &Path,
+    source: &Path,
+    apart: &[PathBuf],
+    to: &Scratch,
+) -> Result<String, BundleError> {
+    let head = Head {
+        layout: LAYOUT,
+        ..head.clone()
+    };
+    let file = Digesting {
+        inner: BufWriter::with_capacity(256 << 10, to.file()),
+        digest: Sha256::new(),
+    };
     let mut archive = tar::Builder::new(file);
     archive.follow_symlinks(false);
     let text = serde_json::to_vec(&head).map_err(io::Error::other)?;
@@ -104,7 +116,8 @@ pub fn pack(head: &Head, plan: &Path, source: &Path, apart: &[PathBuf], to: &Scr
     entry.set_mode(0o600);
     archive.append_data(&mut entry, HEAD, text.as_slice())?;
     archive.append_path_with_name(plan, PLAN)?;
-    let is_apart = |path: &Path| is_made_anew(path, &head.stack) || apart.iter().any(|other| other == path);
+    let is_apart =
+        |path: &Path| is_made_anew(path, &head.stack) || apart.iter().any(|other| other == path);
     append(&mut archive, source, Path::new(""), &is_apart)?;
     let mut file = archive.into_inner()?;
     file.inner.flush()?;
@@ -113,7 +126,9 @@ pub fn pack(head: &Head, plan: &Path, source: &Path, apart: &[PathBuf], to: &Scr
 
 /// Whether a fresh pod creates this path itself.
 fn is_made_anew(path: &Path, stack: &Path) -> bool {
-    path == stack.join(".terraform/providers") || path == stack.join(".terraform/terraform.tfstate") || is_data_of_copy(path)
+    path == stack.join(".terraform/providers")
+        || path == stack.join(".terraform/terraform.tfstate")
+        || is_data_of_copy(path)
 }
 
 fn append<W: Write>(
@@ -134,7 +149,11 @@ fn append<W: Write>(
             archive.append_dir(&name, entry.path())?;
             append(archive, source, &relative, is_apart)?;
         } else if kind.is_symlink() {
-            append_link(archive, &name, fs::read_link(entry.path())?.as_os_str().as_bytes())?;
+            append_link(
+                archive,
+                &name,
+                fs::read_link(entry.path())?.as_os_str().as_bytes(),
+            )?;
         } else if kind.is_file() {
             archive.append_file(&name, &mut files::regular(&entry.path())?)?;
         }
@@ -145,7 +164,11 @@ fn append<W: Write>(
 
 /// Appends a link with its exact text, since the manifest counts each byte of it. `tar`'s own method would drop a `.` and double
 /// slashes.
-fn append_link<W: Write>(archive: &mut tar::Builder<W>, name: &Path, text: &[u8]) -> io::Result<()> {
+fn append_link<W: Write>(
+    archive: &mut tar::Builder<W>,
+    name: &Path,
+    text: &[u8],
+) -> io::Result<()> {
     let mut link = tar::Header::new_gnu();
     link.set_entry_type(tar::EntryType::Symlink);
     link.set_mode(0o777);
@@ -167,10 +190,18 @@ fn append_link<W: Write>(archive: &mut tar::Builder<W>, name: &Path, text: &[u8]
 ///
 /// # Errors
 /// The digest differs, in which case nothing is written; or an entry is foreign or would lie outside.
-pub fn unpack(from: &Scratch, wanted: &str, plan: &Path, source: &Path) -> Result<Head, BundleError> {
+pub fn unpack(
+    from: &Scratch,
+    wanted: &str,
+    plan: &Path,
+    source: &Path,
+) -> Result<Head, BundleError> {
     let found = from.digest()?;
     if found != wanted {
-        return Err(BundleError::Digest { found, wanted: wanted.to_owned() });
+        return Err(BundleError::Digest {
+            found,
+            wanted: wanted.to_owned(),
+        });
     }
     let mut archive = tar::Archive::new(BufReader::with_capacity(256 << 10, from.reader()));
     let mut head = None;
@@ -183,15 +214,23 @@ pub fn unpack(from: &Scratch, wanted: &str, plan: &Path, source: &Path) -> Resul
         if path == Path::new(HEAD) {
             let mut text = Vec::new();
             entry.by_ref().take(MAX_HEAD).read_to_end(&mut text)?;
-            head = Some(serde_json::from_slice::<Head>(&text).map_err(|error| BundleError::Foreign(error.to_string()))?);
+            head = Some(
+                serde_json::from_slice::<Head>(&text)
+                    .map_err(|error| BundleError::Foreign(error.to_string()))?,
+            );
         } else if path == Path::new(PLAN) {
             io::copy(&mut entry, &mut File::create_new(plan)?)?;
         } else {
             let relative = path.strip_prefix(SOURCE).map_err(|_| foreign())?;
-            let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
+            let plain = relative
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)));
             let target = source.join(relative);
             // No path is written twice, and only into directories created here.
-            let fits = relative.parent().is_some_and(|parent| made.contains(parent)) && fs::symlink_metadata(&target).is_err();
+            let fits = relative
+                .parent()
+                .is_some_and(|parent| made.contains(parent))
+                && fs::symlink_metadata(&target).is_err();
             if !plain || !fits {
                 return Err(foreign());
             }
@@ -217,7 +256,10 @@ pub fn unpack(from: &Scratch, wanted: &str, plan: &Path, source: &Path) -> Resul
     }
     let head = head.ok_or_else(|| BundleError::Foreign("no head".into()))?;
     if head.layout != LAYOUT {
-        return Err(BundleError::Foreign(format!("layout {}, which this version does not know", head.layout)));
+        return Err(BundleError::Foreign(format!(
+            "layout {}, which this version does not know",
+            head.layout
+        )));
     }
     Ok(head)
 }
@@ -267,11 +309,23 @@ mod tests {
         fs::create_dir(dir.join("empty")).unwrap();
         fs::write(stack.join("main.tf"), "code").unwrap();
         fs::write(stack.join(".terraform/providers/x/p"), "binary").unwrap();
-        fs::write(stack.join(".terraform/terraform.tfstate"), "{\"backend\":{\"password\":\"x\"}}").unwrap();
+        fs::write(
+            stack.join(".terraform/terraform.tfstate"),
+            "{\"backend\":{\"password\":\"x\"}}",
+        )
+        .unwrap();
         fs::write(stack.join(".terraform/modules/m/run.sh"), "#!/bin/sh").unwrap();
-        fs::set_permissions(stack.join(".terraform/modules/m/run.sh"), PermissionsExt::from_mode(0o755)).unwrap();
+        fs::set_permissions(
+            stack.join(".terraform/modules/m/run.sh"),
+            PermissionsExt::from_mode(0o755),
+        )
+        .unwrap();
         fs::create_dir_all(dir.join("live/b/.terragrunt-cache/1/2/.terraform")).unwrap();
-        fs::write(dir.join("live/b/.terragrunt-cache/1/2/.terraform/terraform.tfstate"), "a password").unwrap();
+        fs::write(
+            dir.join("live/b/.terragrunt-cache/1/2/.terraform/terraform.tfstate"),
+            "a password",
+        )
+        .unwrap();
         symlink("live/a/main.tf", dir.join("link")).unwrap();
         fs::write(dir.join("a".repeat(120)), "a long name").unwrap();
     }
@@ -291,7 +345,10 @@ mod tests {
         fs::create_dir_all(dir.join("closed/below")).unwrap();
         fs::write(dir.join("closed/below/file"), "kept").unwrap();
         fs::write(dir.join("closed/file"), "kept").unwrap();
-        File::create(dir.join("holes")).unwrap().set_len(3 << 20).unwrap();
+        File::create(dir.join("holes"))
+            .unwrap()
+            .set_len(3 << 20)
+            .unwrap();
         for name in ["closed/below", "closed"] {
             fs::set_permissions(dir.join(name), PermissionsExt::from_mode(0o555)).unwrap();
         }
@@ -317,43 +374,100 @@ mod tests {
     fn unpacked_bundle_equals_the_packed_source() {
         let (dir, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         source(dir.path());
-        let of = |root: &Path| source_digest(root, Path::new("live/a"), &[PathBuf::from("live/a/secret.json")]).unwrap();
+        let of = |root: &Path| {
+            source_digest(
+                root,
+                Path::new("live/a"),
+                &[PathBuf::from("live/a/secret.json")],
+            )
+            .unwrap()
+        };
         let counted = of(dir.path());
         odd(dir.path());
         assert_ne!(of(dir.path()), counted);
         let counted = of(dir.path());
         // Neither digest nor bundle includes a pipe or a socket.
-        nix::unistd::mkfifo(&dir.path().join("live/a/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        nix::unistd::mkfifo(
+            &dir.path().join("live/a/pipe"),
+            nix::sys::stat::Mode::S_IRWXU,
+        )
+        .unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
         assert_eq!(of(dir.path()), counted);
         // Nor a file of a Secret.
         fs::write(dir.path().join("live/a/secret.json"), "t0k3n").unwrap();
         assert_eq!(of(dir.path()), counted);
-        let (plan, file) = (back.path().join("in"), Scratch::create(back.path()).unwrap());
+        let (plan, file) = (
+            back.path().join("in"),
+            Scratch::create(back.path()).unwrap(),
+        );
         fs::write(&plan, "the plan").unwrap();
         // The largest script, with the bytes that take the most space in JSON.
         let script = "\u{1}".repeat(crate::hooks::MAX_SCRIPT);
-        let hook = Hook { name: "late".into(), when: crds::HookWhen::BeforeApply, continues: false, script };
-        let head = Head { hooks: vec![hook; 4], ..head() };
-        let digest = pack(&head, &plan, dir.path(), &[PathBuf::from("live/a/secret.json")], &file).unwrap();
+        let hook = Hook {
+            name: "late".into(),
+            when: crds::HookWhen::BeforeApply,
+            continues: false,
+            script,
+        };
+        let head = Head {
+            hooks: vec![hook; 4],
+            ..head()
+        };
+        let digest = pack(
+            &head,
+            &plan,
+            dir.path(),
+            &[PathBuf::from("live/a/secret.json")],
+            &file,
+        )
+        .unwrap();
         assert_eq!(digest, file.digest().unwrap());
         let restored = back.path().join("source");
         fs::create_dir(&restored).unwrap();
-        assert_eq!(unpack(&file, &digest, &back.path().join("out"), &restored).unwrap(), head);
-        assert_eq!(fs::read_to_string(back.path().join("out")).unwrap(), "the plan");
+        assert_eq!(
+            unpack(&file, &digest, &back.path().join("out"), &restored).unwrap(),
+            head
+        );
+        assert_eq!(
+            fs::read_to_string(back.path().join("out")).unwrap(),
+            "the plan"
+        );
         // The providers' directory itself is not counted, so the digests equal the manifest's.
         assert_eq!(of(&restored), counted);
         assert!(!restored.join("live/a/.terraform/providers").exists());
-        assert!(!restored.join("live/a/.terraform/terraform.tfstate").exists());
+        assert!(
+            !restored
+                .join("live/a/.terraform/terraform.tfstate")
+                .exists()
+        );
         assert!(restored.join("live/b/.terragrunt-cache/1/2").exists());
-        assert!(!restored.join("live/b/.terragrunt-cache/1/2/.terraform").exists());
+        assert!(
+            !restored
+                .join("live/b/.terragrunt-cache/1/2/.terraform")
+                .exists()
+        );
         assert!(!restored.join("live/a/secret.json").exists());
         assert!(!restored.join("live/a/pipe").exists() && !restored.join("socket").exists());
-        assert_eq!(fs::read_link(restored.join("outward")).unwrap(), Path::new("/bin/sh"));
+        assert_eq!(
+            fs::read_link(restored.join("outward")).unwrap(),
+            Path::new("/bin/sh")
+        );
         for name in ["closed", "closed/below"] {
-            assert_eq!(fs::metadata(restored.join(name)).unwrap().permissions().mode() & 0o777, 0o555, "{name}");
+            assert_eq!(
+                fs::metadata(restored.join(name))
+                    .unwrap()
+                    .permissions()
+                    .mode()
+                    & 0o777,
+                0o555,
+                "{name}"
+            );
         }
-        assert_eq!(fs::read_to_string(restored.join("closed/below/file")).unwrap(), "kept");
+        assert_eq!(
+            fs::read_to_string(restored.join("closed/below/file")).unwrap(),
+            "kept"
+        );
         open(dir.path());
         open(&restored);
     }
@@ -361,7 +475,13 @@ mod tests {
     #[test]
     fn head_of_an_older_version_is_parsed() {
         let text = r#"{"layout": 1, "tool": "OpenTofu", "version": "1.10.6", "stack": "live/a", "managed": true}"#;
-        assert_eq!(serde_json::from_str::<Head>(text).unwrap(), Head { parts: None, ..head() });
+        assert_eq!(
+            serde_json::from_str::<Head>(text).unwrap(),
+            Head {
+                parts: None,
+                ..head()
+            }
+        );
     }
 
     #[test]
@@ -369,7 +489,14 @@ mod tests {
         let (dir, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         source(dir.path());
         let file = Scratch::create(back.path()).unwrap();
-        let digest = pack(&head(), &dir.path().join("live/a/main.tf"), dir.path(), &[], &file).unwrap();
+        let digest = pack(
+            &head(),
+            &dir.path().join("live/a/main.tf"),
+            dir.path(),
+            &[],
+            &file,
+        )
+        .unwrap();
         let mut bytes = Vec::new();
         file.reader().read_to_end(&mut bytes).unwrap();
         let at = bytes.len() / 2;
@@ -395,12 +522,28 @@ mod tests {
             &[("source", Regular, "")],
             &[("source/pipe", Fifo, "")],
             &[("source/hard", Link, "/etc/passwd")],
-            &[("source/way", Symlink, "../outside"), ("source/way/evil", Regular, "")],
-            &[("source/way", Symlink, "../outside"), ("source/way", Directory, "")],
-            &[("source/way", Symlink, "../outside/evil"), ("source/way", Regular, "")],
+            &[
+                ("source/way", Symlink, "../outside"),
+                ("source/way/evil", Regular, ""),
+            ],
+            &[
+                ("source/way", Symlink, "../outside"),
+                ("source/way", Directory, ""),
+            ],
+            &[
+                ("source/way", Symlink, "../outside/evil"),
+                ("source/way", Regular, ""),
+            ],
             // Nor through links within the source: a file below a link has another path in the manifest.
-            &[("source/dir", Directory, ""), ("source/way", Symlink, "dir"), ("source/way/evil", Regular, "")],
-            &[("source/file", Regular, ""), ("source/file/evil", Regular, "")],
+            &[
+                ("source/dir", Directory, ""),
+                ("source/way", Symlink, "dir"),
+                ("source/way/evil", Regular, ""),
+            ],
+            &[
+                ("source/file", Regular, ""),
+                ("source/file/evil", Regular, ""),
+            ],
             &[("plan", Regular, ""), ("plan", Regular, "")],
         ];
         for entries in cases {
@@ -418,8 +561,15 @@ mod tests {
             let (file, digest) = scratch(back.path(), &archive.into_inner().unwrap());
             let restored = tempfile::tempdir_in(back.path()).unwrap();
             let _ = fs::remove_file(back.path().join("out"));
-            assert!(unpack(&file, &digest, &back.path().join("out"), restored.path()).is_err(), "{entries:?}");
-            assert!(fs::read_dir(&outside).unwrap().next().is_none() && !Path::new("/etc/evil").exists(), "{entries:?}");
+            assert!(
+                unpack(&file, &digest, &back.path().join("out"), restored.path()).is_err(),
+                "{entries:?}"
+            );
+            assert!(
+                fs::read_dir(&outside).unwrap().next().is_none()
+                    && !Path::new("/etc/evil").exists(),
+                "{entries:?}"
+            );
             assert!(!restored.path().join("dir/evil").exists());
         }
     }

@@ -21,19 +21,51 @@ use crate::{api::backoff, files::Scratch, settings::Store};
 ///
 /// # Errors
 /// The certificate authority is not PEM.
-pub fn client(store: &Store, namespace: &str, run: &str, attempt: u32, nonce: &str) -> Result<Client, RequestError> {
-    let of = AttemptId { namespace: namespace.to_owned(), run: run.to_owned(), attempt, nonce: nonce.to_owned() };
+pub fn client(
+    store: &Store,
+    namespace: &str,
+    run: &str,
+    attempt: u32,
+    nonce: &str,
+) -> Result<Client, RequestError> {
+    let of = AttemptId {
+        namespace: namespace.to_owned(),
+        run: run.to_owned(),
+        attempt,
+        nonce: nonce.to_owned(),
+    };
     Client::new(&store.url, &store.ca, store.token.clone(), &of)
 }
 
 /// Stores a file as an object that is written once. Storing the same content again succeeds.
-pub async fn put_file(client: &Client, kind: ObjectKind, file: &Scratch, digest: &str) -> Result<(), RequestError> {
-    let size = file.size().map_err(|error| RequestError::file(kind.as_str(), error))?;
-    client.put(kind, Content { body: Body::wrap_stream(file.stream()), size, digest: digest.to_owned() }).await
+pub async fn put_file(
+    client: &Client,
+    kind: ObjectKind,
+    file: &Scratch,
+    digest: &str,
+) -> Result<(), RequestError> {
+    let size = file
+        .size()
+        .map_err(|error| RequestError::file(kind.as_str(), error))?;
+    client
+        .put(
+            kind,
+            Content {
+                body: Body::wrap_stream(file.stream()),
+                size,
+                digest: digest.to_owned(),
+            },
+        )
+        .await
 }
 
 /// Downloads an object of an attempt of this run into a scratch file in a directory.
-pub async fn get_file(client: &Client, kind: ObjectKind, attempt: u32, dir: &Path) -> Result<Scratch, RequestError> {
+pub async fn get_file(
+    client: &Client,
+    kind: ObjectKind,
+    attempt: u32,
+    dir: &Path,
+) -> Result<Scratch, RequestError> {
     let mut response = client.get(kind, attempt).await?;
     let local = |error: io::Error| RequestError::file(dir, error);
     let scratch = Scratch::create(dir).map_err(local)?;
@@ -46,12 +78,26 @@ pub async fn get_file(client: &Client, kind: ObjectKind, attempt: u32, dir: &Pat
 }
 
 /// Writes a new version of the state under its lock.
-pub async fn put_state(client: &Client, lock: &str, path: &Path, digest: &str) -> Result<(), RequestError> {
+pub async fn put_state(
+    client: &Client,
+    lock: &str,
+    path: &Path,
+    digest: &str,
+) -> Result<(), RequestError> {
     let local = |error: io::Error| RequestError::file(path, error);
     let file = File::open(path).await.map_err(local)?;
     let size = file.metadata().await.map_err(local)?.len();
     let body = Body::wrap_stream(ReaderStream::with_capacity(file, 256 << 10));
-    client.put_state(lock, Content { body, size, digest: digest.to_owned() }).await
+    client
+        .put_state(
+            lock,
+            Content {
+                body,
+                size,
+                digest: digest.to_owned(),
+            },
+        )
+        .await
 }
 
 /// Retries until the datastore responds or `limit` has passed. Rejected tokens and missing permissions are retried for 3 s too: a
@@ -70,7 +116,9 @@ pub async fn retry_for<T, F: Future<Output = Result<T, RequestError>>>(
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
-        let fresh = [words::UNAUTHENTICATED, words::FORBIDDEN].iter().any(|reason| error.is(reason))
+        let fresh = [words::UNAUTHENTICATED, words::FORBIDDEN]
+            .iter()
+            .any(|reason| error.is(reason))
             && begun.elapsed() < Duration::from_secs(3);
         if matches!(error, RequestError::Refused(_)) && !fresh {
             return Err(error);
@@ -80,7 +128,10 @@ pub async fn retry_for<T, F: Future<Output = Result<T, RequestError>>>(
         if begun.elapsed() + wait > limit {
             return Err(error);
         }
-        tracing::info!(error = causes(&error), "the datastore did not carry out a request; it is sent again");
+        tracing::info!(
+            error = causes(&error),
+            "the datastore did not carry out a request; it is sent again"
+        );
         sleep(wait).await;
     }
 }
@@ -101,11 +152,17 @@ mod tests {
             });
             (result.await, times)
         };
-        let refused = || RequestError::Refused(Problem { reason: words::TOO_LARGE.into(), ..Problem::default() });
+        let refused = || {
+            RequestError::Refused(Problem {
+                reason: words::TOO_LARGE.into(),
+                ..Problem::default()
+            })
+        };
         let (result, times) = retried(60_000, &|_| Err(refused())).await;
         assert!(result.unwrap_err().is(words::TOO_LARGE) && times == 1);
         let away = || Err(RequestError::unanswered("away"));
-        let (result, times) = retried(60_000, &|times| if times == 4 { Ok(7) } else { away() }).await;
+        let (result, times) =
+            retried(60_000, &|times| if times == 4 { Ok(7) } else { away() }).await;
         assert_eq!((result.unwrap(), times), (7, 4));
         let (result, times) = retried(400, &|_| away()).await;
         assert!(result.is_err() && times > 1);

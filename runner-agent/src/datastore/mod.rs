@@ -38,15 +38,25 @@ pub fn failure(what: &str, error: &RequestError) -> Failure {
             _ => Reason::DatastoreRefused,
         },
         // The pod's disk or the datastore's; the text tells which.
-        error if is_disk_full(&error.why()) => return Reason::DiskFull.failure(format!("{what}: {}", error.why())),
-        RequestError::File { .. } | RequestError::Authority(_) | RequestError::Unanswered(_) => Reason::DatastoreUnavailable,
+        error if is_disk_full(&error.why()) => {
+            return Reason::DiskFull.failure(format!("{what}: {}", error.why()));
+        }
+        RequestError::File { .. } | RequestError::Authority(_) | RequestError::Unanswered(_) => {
+            Reason::DatastoreUnavailable
+        }
     };
     let failure = reason.failure(format!("{what}: {}", causes(error)));
     match error {
         RequestError::Refused(problem)
-            if matches!(problem.reason.as_str(), words::UNAUTHENTICATED | words::FORBIDDEN | words::REPLACED) =>
+            if matches!(
+                problem.reason.as_str(),
+                words::UNAUTHENTICATED | words::FORBIDDEN | words::REPLACED
+            ) =>
         {
-            Failure { class: FailureClass::Credentials, ..failure }
+            Failure {
+                class: FailureClass::Credentials,
+                ..failure
+            }
         }
         _ => failure,
     }

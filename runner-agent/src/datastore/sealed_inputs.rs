@@ -24,14 +24,25 @@ impl SealedInputs {
     pub fn of(values: &BTreeMap<String, String>) -> Result<Self, ring::error::Unspecified> {
         let random: [u8; 32] = ring::rand::generate(&SystemRandom::new())?.expose();
         let key = hex_digest(&random);
-        let digests = values.iter().map(|(name, value)| (name.clone(), tag(&key, value))).collect();
+        let digests = values
+            .iter()
+            .map(|(name, value)| (name.clone(), tag(&key, value)))
+            .collect();
         Ok(Self { key, digests })
     }
 
     /// Names of the values that have changed or are gone. Empty for a plan without inputs.
     pub fn changed(&self, values: &BTreeMap<String, String>) -> Vec<String> {
-        let same = |name: &String, digest: &String| values.get(name).is_some_and(|value| tag(&self.key, value) == *digest);
-        self.digests.iter().filter(|(name, digest)| !same(name, digest)).map(|(name, _)| name.clone()).collect()
+        let same = |name: &String, digest: &String| {
+            values
+                .get(name)
+                .is_some_and(|value| tag(&self.key, value) == *digest)
+        };
+        self.digests
+            .iter()
+            .filter(|(name, digest)| !same(name, digest))
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 }
 
@@ -45,7 +56,10 @@ mod tests {
     use super::*;
 
     fn values(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     #[test]
@@ -53,11 +67,25 @@ mod tests {
         let before = values(&[("variable a", "hunter22"), ("env B", "x")]);
         let sealed = SealedInputs::of(&before).unwrap();
         assert!(sealed.changed(&before).is_empty());
-        assert_eq!(sealed.changed(&values(&[("variable a", "hunter23"), ("env B", "x")])), ["variable a"]);
-        assert_eq!(sealed.changed(&values(&[("variable a", "hunter22")])), ["env B"], "one that is gone");
+        assert_eq!(
+            sealed.changed(&values(&[("variable a", "hunter23"), ("env B", "x")])),
+            ["variable a"]
+        );
+        assert_eq!(
+            sealed.changed(&values(&[("variable a", "hunter22")])),
+            ["env B"],
+            "one that is gone"
+        );
         let text = serde_json::to_string(&sealed).unwrap();
         assert!(!text.contains("hunter22"));
-        assert_ne!(SealedInputs::of(&before).unwrap(), sealed, "each bundle has a key of its own");
-        assert!(SealedInputs::default().changed(&before).is_empty(), "a bundle without inputs");
+        assert_ne!(
+            SealedInputs::of(&before).unwrap(),
+            sealed,
+            "each bundle has a key of its own"
+        );
+        assert!(
+            SealedInputs::default().changed(&before).is_empty(),
+            "a bundle without inputs"
+        );
     }
 }

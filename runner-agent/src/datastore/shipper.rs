@@ -39,7 +39,12 @@ impl Shipper {
         let (said, state) = watch::channel(State::default());
         let hurry = Arc::new(watch::Sender::new(0));
         let task = tokio::spawn(ship(client, spool.clone(), said, hurry.subscribe()));
-        Self { spool, state, hurry, task }
+        Self {
+            spool,
+            state,
+            hurry,
+            task,
+        }
     }
 
     /// Waits until the datastore has everything written so far, including ends of phases.
@@ -65,7 +70,13 @@ impl Shipper {
             if let State::Refused(error) = now {
                 return Err(error);
             }
-            if timeout(until.saturating_duration_since(Instant::now()), state.changed()).await.is_err() {
+            if timeout(
+                until.saturating_duration_since(Instant::now()),
+                state.changed(),
+            )
+            .await
+            .is_err()
+            {
                 return Err(match now {
                     State::Failing(error) | State::Refused(error) => error,
                     State::Well => RequestError::unanswered(format!(
@@ -84,7 +95,12 @@ impl Drop for Shipper {
     }
 }
 
-async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut hurry: watch::Receiver<u64>) {
+async fn ship(
+    client: Client,
+    spool: Arc<Spool>,
+    said: watch::Sender<State>,
+    mut hurry: watch::Receiver<u64>,
+) {
     let mut tries = 0;
     let most = usize::try_from(MAX_APPEND).unwrap_or(usize::MAX);
     loop {
@@ -96,14 +112,27 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
             continue;
         };
         let count = piece.bytes.len() as u64;
-        match client.append(piece.phase, piece.offset, Bytes::from(piece.bytes), piece.end).await {
+        match client
+            .append(
+                piece.phase,
+                piece.offset,
+                Bytes::from(piece.bytes),
+                piece.end,
+            )
+            .await
+        {
             Ok(length) => {
                 tries = 0;
-                spool.acked(piece.phase, length, piece.end && length == piece.offset + count);
+                spool.acked(
+                    piece.phase,
+                    length,
+                    piece.end && length == piece.offset + count,
+                );
                 said.send_replace(State::Well);
             }
             Err(RequestError::Refused(problem))
-                if problem.reason == WRONG_OFFSET && problem.length.is_some_and(|l| l <= piece.offset + count) =>
+                if problem.reason == WRONG_OFFSET
+                    && problem.length.is_some_and(|l| l <= piece.offset + count) =>
             {
                 // A response was lost, or the datastore lost a tail. Its length tells where to continue.
                 let length = problem.length.unwrap_or_default();
@@ -116,7 +145,11 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
             Err(error) => {
                 tries += 1;
                 let refused = matches!(error, RequestError::Refused(_));
-                tracing::info!(error = causes(&error), phase = piece.phase, "a part of the log was not accepted");
+                tracing::info!(
+                    error = causes(&error),
+                    phase = piece.phase,
+                    "a part of the log was not accepted"
+                );
                 // A fresh pod's token and permissions may be late; after 8 attempts a refusal is permanent.
                 if refused && tries > 8 {
                     said.send_replace(State::Refused(error));
@@ -154,7 +187,14 @@ mod tests {
             }
             std::future::pending::<()>().await;
         });
-        Shipper { spool, state, hurry: Arc::default(), task }.flush(Duration::from_secs(15)).await
+        Shipper {
+            spool,
+            state,
+            hurry: Arc::default(),
+            task,
+        }
+        .flush(Duration::from_secs(15))
+        .await
     }
 
     /// Regression of Burrito 11.15: the log was read once, after the pod's end, and was lost with an error or with the pod.

@@ -73,8 +73,16 @@ impl Spool {
     /// # Errors
     /// The directory cannot be created.
     pub fn create(dir: PathBuf) -> io::Result<Arc<Self>> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        Ok(Arc::new(Self { dir, most: (MAX_WAITING, MAX_LOG), inner: Mutex::default(), written: Notify::new() }))
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir)?;
+        Ok(Arc::new(Self {
+            dir,
+            most: (MAX_WAITING, MAX_LOG),
+            inner: Mutex::default(),
+            written: Notify::new(),
+        }))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -117,10 +125,21 @@ impl Spool {
 
     fn append(&self, bytes: &[u8]) {
         let mut inner = self.inner();
-        let waiting: u64 = inner.phases.iter().map(|phase| phase.length - phase.acked).sum();
-        let Some(last) = inner.phases.last_mut().filter(|last| !last.sealed) else { return };
+        let waiting: u64 = inner
+            .phases
+            .iter()
+            .map(|phase| phase.length - phase.acked)
+            .sum();
+        let Some(last) = inner.phases.last_mut().filter(|last| !last.sealed) else {
+            return;
+        };
         let count = bytes.len() as u64;
-        let room = self.most.0.saturating_sub(waiting).min(self.most.1.saturating_sub(last.length)).saturating_sub(MARKER);
+        let room = self
+            .most
+            .0
+            .saturating_sub(waiting)
+            .min(self.most.1.saturating_sub(last.length))
+            .saturating_sub(MARKER);
         if count > room {
             last.cut += count;
             return;
@@ -134,8 +153,13 @@ impl Spool {
     /// The next piece to upload, of at most `most` bytes.
     pub fn next(&self, most: usize) -> Option<Piece> {
         let inner = self.inner();
-        let phase = inner.phases.iter().find(|phase| phase.acked < phase.length || phase.sealed && !phase.ended)?;
-        let count = usize::try_from(phase.length - phase.acked).unwrap_or(most).min(most);
+        let phase = inner
+            .phases
+            .iter()
+            .find(|phase| phase.acked < phase.length || phase.sealed && !phase.ended)?;
+        let count = usize::try_from(phase.length - phase.acked)
+            .unwrap_or(most)
+            .min(most);
         let (file, offset) = (phase.file.clone(), phase.acked);
         let end = phase.sealed && phase.acked + count as u64 == phase.length;
         let name = phase.name;
@@ -145,13 +169,20 @@ impl Spool {
             tracing::warn!(%error, phase = name, "the spool cannot be read");
             return None;
         }
-        Some(Piece { phase: name, offset, bytes, end })
+        Some(Piece {
+            phase: name,
+            offset,
+            bytes,
+            end,
+        })
     }
 
     /// Records that the datastore has `length` bytes of a phase, and with `ended` that it knows of the phase's end.
     pub fn acked(&self, phase: &str, length: u64, ended: bool) {
         let mut inner = self.inner();
-        let Some(log) = inner.phases.iter_mut().find(|log| log.name == phase) else { return };
+        let Some(log) = inner.phases.iter_mut().find(|log| log.name == phase) else {
+            return;
+        };
         log.acked = length.min(log.length);
         log.ended |= ended;
         if log.ended {
@@ -160,7 +191,8 @@ impl Spool {
             let (from, count) = (log.punched, log.acked - log.punched);
             // A file system without hole punching frees the bytes at the end of the phase.
             if let (Ok(from), Ok(count)) = (i64::try_from(from), i64::try_from(count)) {
-                let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                let how =
+                    FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
                 let _ = fallocate(log.file.file(), how, from, count);
             }
             log.punched = log.acked;
@@ -170,8 +202,18 @@ impl Spool {
     /// Number of waiting bytes, and whether a phase's end is still to be reported.
     pub fn waiting(&self) -> (u64, bool) {
         let inner = self.inner();
-        let bytes = inner.phases.iter().map(|phase| phase.length - phase.acked).sum();
-        (bytes, inner.phases.iter().any(|phase| phase.sealed && !phase.ended))
+        let bytes = inner
+            .phases
+            .iter()
+            .map(|phase| phase.length - phase.acked)
+            .sum();
+        (
+            bytes,
+            inner
+                .phases
+                .iter()
+                .any(|phase| phase.sealed && !phase.ended),
+        )
     }
 }
 
@@ -187,7 +229,9 @@ impl PhaseLog {
     fn mark_cut(&mut self) {
         let cut = std::mem::take(&mut self.cut);
         if cut > 0 {
-            self.put(format!("[{cut} bytes are missing here: the log could not be kept]\n").as_bytes());
+            self.put(
+                format!("[{cut} bytes are missing here: the log could not be kept]\n").as_bytes(),
+            );
         }
     }
 

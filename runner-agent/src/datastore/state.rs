@@ -28,7 +28,10 @@ use axum::{
 };
 use crds::{
     StateLock,
-    datastore::{CORRUPT, FORMER_NAMESPACE, KEY_MISSING, LOCKED, MAX_SMALL, MAX_STATE, Problem, STATE_PORT, StateId, hex_digest},
+    datastore::{
+        CORRUPT, FORMER_NAMESPACE, KEY_MISSING, LOCKED, MAX_SMALL, MAX_STATE, Problem, STATE_PORT,
+        StateId, hex_digest,
+    },
     text::clip,
 };
 use futures::StreamExt as _;
@@ -72,9 +75,15 @@ impl StateServer {
     /// The holder of the lock with this ID, from the datastore's refusal. The tools report only the ID.
     pub fn holder(&self, id: &str) -> Option<StateLock> {
         let info = guard(&self.told.holder).clone();
-        let text = |name: &str| Some(clip(info[name].as_str()?, 256)).filter(|text| !text.is_empty());
+        let text =
+            |name: &str| Some(clip(info[name].as_str()?, 256)).filter(|text| !text.is_empty());
         (info["ID"].as_str() == Some(id)).then_some(())?;
-        Some(StateLock { id: clip(id, 128), who: text("Who")?, operation: text("Operation"), created: text("Created") })
+        Some(StateLock {
+            id: clip(id, 128),
+            who: text("Who")?,
+            operation: text("Operation"),
+            created: text("Created"),
+        })
     }
 
     /// Why the datastore refuses the state. The tools do not report it.
@@ -105,7 +114,10 @@ impl PeerCheck {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
             let (children, here) = (self.children.clone(), self.here);
-            if tokio::task::spawn_blocking(move || is_of_tool(&children, peer, here)).await.unwrap_or(false) {
+            if tokio::task::spawn_blocking(move || is_of_tool(&children, peer, here))
+                .await
+                .unwrap_or(false)
+            {
                 return true;
             }
         }
@@ -115,7 +127,10 @@ impl PeerCheck {
     /// Puts the check before the routes. It checks each request, not each connection, since a connection may be passed to another
     /// process.
     fn before(self, routes: Router) -> Router {
-        routes.layer(middleware::from_fn_with_state(Arc::new(self), only_the_tool))
+        routes.layer(middleware::from_fn_with_state(
+            Arc::new(self),
+            only_the_tool,
+        ))
     }
 }
 
@@ -181,24 +196,52 @@ fn segment(name: &str) -> String {
 ///
 /// # Errors
 /// The port is in use, or the directory cannot be created.
-pub async fn serve(client: Client, dir: &Path, children: Children, log: Log) -> io::Result<StateServer> {
+pub async fn serve(
+    client: Client,
+    dir: &Path,
+    children: Children,
+    log: Log,
+) -> io::Result<StateServer> {
     tokio::fs::create_dir_all(dir).await?;
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, STATE_PORT))).await?;
     let told = Arc::<Told>::default();
     let (dir, writes) = (dir.to_owned(), AtomicU64::new(0));
-    let context = Arc::new(Context { client, dir, writes, told: told.clone() });
-    let routes = Router::new().route("/state/{*place}", any(state)).route("/lock/{*place}", any(lock)).with_state(context);
-    let check = PeerCheck { children, here: listener.local_addr()?, log, told: AtomicBool::new(false) };
-    let service = check.before(routes).into_make_service_with_connect_info::<SocketAddr>();
+    let context = Arc::new(Context {
+        client,
+        dir,
+        writes,
+        told: told.clone(),
+    });
+    let routes = Router::new()
+        .route("/state/{*place}", any(state))
+        .route("/lock/{*place}", any(lock))
+        .with_state(context);
+    let check = PeerCheck {
+        children,
+        here: listener.local_addr()?,
+        log,
+        told: AtomicBool::new(false),
+    };
+    let service = check
+        .before(routes)
+        .into_make_service_with_connect_info::<SocketAddr>();
     let task = tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, service).await {
             tracing::error!(%error, "the way to the managed state ended");
         }
     });
-    Ok(StateServer { task: task.abort_handle(), told })
+    Ok(StateServer {
+        task: task.abort_handle(),
+        told,
+    })
 }
 
-async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, method: Method, body: Body) -> Response {
+async fn state(
+    State(context): State<Arc<Context>>,
+    RawQuery(query): RawQuery,
+    method: Method,
+    body: Body,
+) -> Response {
     match method {
         Method::GET => match retry_for(READ_PATIENCE, || context.client.state()).await {
             Ok(found) => {
@@ -214,13 +257,21 @@ async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, m
             }
         },
         Method::PUT => {
-            let id =
-                query.as_deref().unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("ID=")).unwrap_or_default();
+            let id = query
+                .as_deref()
+                .unwrap_or_default()
+                .split('&')
+                .find_map(|pair| pair.strip_prefix("ID="))
+                .unwrap_or_default();
             let number = context.writes.fetch_add(1, Ordering::Relaxed);
             let path = context.dir.join(format!("{number}.tfstate"));
             let kept = keep(body, &path).await;
             let answer = match kept {
-                Ok(digest) => match retry_for(WRITE_PATIENCE, || put_state(&context.client, id, &path, &digest)).await {
+                Ok(digest) => match retry_for(WRITE_PATIENCE, || {
+                    put_state(&context.client, id, &path, &digest)
+                })
+                .await
+                {
                     Ok(()) => StatusCode::OK.into_response(),
                     Err(error) => said(&error),
                 },
@@ -236,14 +287,23 @@ async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, m
 /// Writes a body to disk. Returns its digest.
 async fn keep(body: Body, path: &Path) -> io::Result<String> {
     let mut options = tokio::fs::OpenOptions::new();
-    let mut file: File = options.write(true).create(true).truncate(true).mode(0o600).open(path).await?;
+    let mut file: File = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .await?;
     let (mut hasher, mut size) = (Sha256::new(), 0);
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(io::Error::other)?;
         size += chunk.len() as u64;
         if size > MAX_STATE {
-            return Err(io::Error::other(format!("a state of more than {} MiB is not kept", MAX_STATE >> 20)));
+            return Err(io::Error::other(format!(
+                "a state of more than {} MiB is not kept",
+                MAX_STATE >> 20
+            )));
         }
         hasher.update(&chunk);
         file.write_all(&chunk).await?;
@@ -253,7 +313,9 @@ async fn keep(body: Body, path: &Path) -> io::Result<String> {
 }
 
 async fn lock(State(context): State<Arc<Context>>, method: Method, body: Body) -> Response {
-    let Ok(info) = axum::body::to_bytes(body, usize::try_from(MAX_SMALL).unwrap_or(usize::MAX)).await else {
+    let Ok(info) =
+        axum::body::to_bytes(body, usize::try_from(MAX_SMALL).unwrap_or(usize::MAX)).await
+    else {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
     let done = match method {
@@ -267,7 +329,11 @@ async fn lock(State(context): State<Arc<Context>>, method: Method, body: Body) -
     match done {
         Ok(()) => StatusCode::OK.into_response(),
         Err(error) => {
-            if let RequestError::Refused(Problem { holder: Some(holder), .. }) = &error {
+            if let RequestError::Refused(Problem {
+                holder: Some(holder),
+                ..
+            }) = &error
+            {
                 (**holder).clone_into(&mut guard(&context.told.holder));
             }
             context.note(&error);
@@ -285,12 +351,17 @@ fn lock_id(info: &Bytes) -> String {
 fn said(error: &RequestError) -> Response {
     match error {
         RequestError::Refused(problem) if problem.reason == LOCKED => match &problem.holder {
-            Some(holder) => {
-                (StatusCode::LOCKED, [(header::CONTENT_TYPE, "application/json")], holder.to_string()).into_response()
-            }
+            Some(holder) => (
+                StatusCode::LOCKED,
+                [(header::CONTENT_TYPE, "application/json")],
+                holder.to_string(),
+            )
+                .into_response(),
             None => (StatusCode::CONFLICT, problem.message.clone()).into_response(),
         },
-        RequestError::Refused(problem) => (StatusCode::FORBIDDEN, problem.to_string()).into_response(),
+        RequestError::Refused(problem) => {
+            (StatusCode::FORBIDDEN, problem.to_string()).into_response()
+        }
         error => (StatusCode::SERVICE_UNAVAILABLE, error.why()).into_response(),
     }
 }
@@ -313,10 +384,21 @@ mod tests {
 
     #[test]
     fn backend_address_contains_the_state() {
-        let id = |workspace: &str| StateId { stack: "net-abcde".into(), workspace: workspace.into() };
-        let of = |workspace| backend("team", &id(workspace))["terraform"]["backend"]["http"]["address"].clone();
-        assert_eq!(of("prod"), "http://127.0.0.1:9417/state/team/net-abcde/prod");
-        assert_eq!(of(".."), "http://127.0.0.1:9417/state/team/net-abcde/%2E%2E");
+        let id = |workspace: &str| StateId {
+            stack: "net-abcde".into(),
+            workspace: workspace.into(),
+        };
+        let of = |workspace| {
+            backend("team", &id(workspace))["terraform"]["backend"]["http"]["address"].clone()
+        };
+        assert_eq!(
+            of("prod"),
+            "http://127.0.0.1:9417/state/team/net-abcde/prod"
+        );
+        assert_eq!(
+            of(".."),
+            "http://127.0.0.1:9417/state/team/net-abcde/%2E%2E"
+        );
     }
 
     #[tokio::test]
@@ -324,9 +406,16 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let here = listener.local_addr().unwrap();
         let (children, (log, written)) = (Children::default(), kept());
-        let check = PeerCheck { children: children.clone(), here, log: log.clone(), told: AtomicBool::new(false) };
+        let check = PeerCheck {
+            children: children.clone(),
+            here,
+            log: log.clone(),
+            told: AtomicBool::new(false),
+        };
         let routes = Router::new().route("/state/{*place}", any(|| async { "the state" }));
-        let service = check.before(routes).into_make_service_with_connect_info::<SocketAddr>();
+        let service = check
+            .before(routes)
+            .into_make_service_with_connect_info::<SocketAddr>();
         let server = tokio::spawn(async move { axum::serve(listener, service).await });
         let ask = |path: &str| {
             let port = here.port();
@@ -336,22 +425,39 @@ mod tests {
         };
         let run = async |script: String| {
             let mut heard = process::Kept::default();
-            children.run(&bash(&script, Role::Tool), &mut heard).await.unwrap();
-            heard.0.into_iter().map(|(_, line)| line.trim_end().to_owned()).collect::<Vec<_>>()
+            children
+                .run(&bash(&script, Role::Tool), &mut heard)
+                .await
+                .unwrap();
+            heard
+                .0
+                .into_iter()
+                .map(|(_, line)| line.trim_end().to_owned())
+                .collect::<Vec<_>>()
         };
         // The body has no line end, so `read` returns the head only.
         let answer = run(ask("/state/a/b/c")).await;
-        assert!(answer[0].ends_with("200 OK") && answer.iter().any(|line| line == "content-length: 9"), "{answer:?}");
+        assert!(
+            answer[0].ends_with("200 OK") && answer.iter().any(|line| line == "content-length: 9"),
+            "{answer:?}"
+        );
         let mut refusals = Vec::new();
         for path in ["/state/a/b/c", "/lock/a/b/c", "/"] {
             // A child of the tool, such as a program that the tool runs.
             let quoted = ask(path).replace('\'', "'\\''");
             let mut answer = run(format!("bash -c '{quoted}'; true")).await;
             answer.retain(|line| !line.starts_with("date:"));
-            assert!(answer[0].ends_with("403 Forbidden") && answer.iter().any(|line| line == "content-length: 0"), "{answer:?}");
+            assert!(
+                answer[0].ends_with("403 Forbidden")
+                    && answer.iter().any(|line| line == "content-length: 0"),
+                "{answer:?}"
+            );
             refusals.push(answer);
         }
-        assert!(refusals.windows(2).all(|pair| pair[0] == pair[1]), "{refusals:?}");
+        assert!(
+            refusals.windows(2).all(|pair| pair[0] == pair[1]),
+            "{refusals:?}"
+        );
         log.flush(Duration::from_secs(5)).await;
         let said = String::from_utf8(written.lock().unwrap().clone()).unwrap();
         assert_eq!(said.lines().count(), 1, "{said}");
@@ -362,15 +468,27 @@ mod tests {
     async fn holder_is_named_only_for_that_lock() {
         let info = json!({"ID": "a-b", "Who": "pawl@net-2xbdf-a1", "Created": "2026-01-01T00:00:00Z", "Operation": ""});
         let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
-        let server = StateServer { task, told: Arc::new(Told { holder: Mutex::new(info), ..Told::default() }) };
+        let server = StateServer {
+            task,
+            told: Arc::new(Told {
+                holder: Mutex::new(info),
+                ..Told::default()
+            }),
+        };
         let holder = server.holder("a-b").unwrap();
-        assert_eq!((holder.who.as_str(), holder.operation), ("pawl@net-2xbdf-a1", None));
+        assert_eq!(
+            (holder.who.as_str(), holder.operation),
+            ("pawl@net-2xbdf-a1", None)
+        );
         assert_eq!(server.holder("a-c"), None);
     }
 
     #[test]
     fn lock_is_released_by_its_id() {
-        assert_eq!(lock_id(&Bytes::from_static(br#"{"ID":"a-b","Who":"x"}"#)), "a-b");
+        assert_eq!(
+            lock_id(&Bytes::from_static(br#"{"ID":"a-b","Who":"x"}"#)),
+            "a-b"
+        );
         assert_eq!(lock_id(&Bytes::from_static(b"{")), "");
     }
 }

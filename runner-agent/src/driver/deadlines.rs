@@ -20,9 +20,18 @@ const RESERVE: Duration = Duration::from_secs(20);
 impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     /// The timer of the current state, and its event.
     pub(super) fn deadline(&self) -> Option<(Instant, Event)> {
-        let timeouts = self.run.as_ref().map(|run| run.spec.timeouts).unwrap_or_default();
+        let timeouts = self
+            .run
+            .as_ref()
+            .map(|run| run.spec.timeouts)
+            .unwrap_or_default();
         let phase = |limit: Duration| Some((self.phase_since + limit, Event::Stop(Stop::Deadline)));
-        let told = |after: Duration| Some((self.told_at.unwrap_or_else(Instant::now) + after, Event::Timer(Timer::GraceOver)));
+        let told = |after: Duration| {
+            Some((
+                self.told_at.unwrap_or_else(Instant::now) + after,
+                Event::Timer(Timer::GraceOver),
+            ))
+        };
         let grace = self.settings.grace;
         let reserve = reserved(grace);
         match self.state {
@@ -39,32 +48,61 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             State::Leasing => self.expires_at.map(|at| (at, Event::Timer(Timer::Expired))),
             State::Awaiting => {
                 // Set once the plan is stored.
-                let hold = self.hold_until.map(|at| if self.requests.wanted { at.min(Instant::now()) } else { at });
+                let hold = self.hold_until.map(|at| {
+                    if self.requests.wanted {
+                        at.min(Instant::now())
+                    } else {
+                        at
+                    }
+                });
                 let hold = hold.map(|at| (at, Event::Timer(Timer::HoldOver)));
                 // A recorded approval does not expire while the plan is queued for the lease.
-                let expiry = self.expires_at.filter(|_| !self.requests.recorded).map(|at| (at, Event::Timer(Timer::Expired)));
-                [expiry, hold].into_iter().flatten().min_by_key(|(at, _)| *at)
+                let expiry = self
+                    .expires_at
+                    .filter(|_| !self.requests.recorded)
+                    .map(|at| (at, Event::Timer(Timer::Expired)));
+                [expiry, hold]
+                    .into_iter()
+                    .flatten()
+                    .min_by_key(|(at, _)| *at)
             }
             // If the process is asked to stop, it does not wait longer for the claim's result.
-            State::Claiming(_, Some(_)) => {
-                Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::Stop(Stop::Deadline)))
-            }
+            State::Claiming(_, Some(_)) => Some((
+                self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE,
+                Event::Stop(Stop::Deadline),
+            )),
             State::Stopping { killed, .. } | State::HoldingBack { killed, .. } => {
                 let first = STOP_GRACE.min(grace.saturating_sub(reserve / 2));
-                told(if killed { first + reserve.min(crate::phases::DRAIN_MARGIN) } else { first })
+                told(if killed {
+                    first + reserve.min(crate::phases::DRAIN_MARGIN)
+                } else {
+                    first
+                })
             }
             State::Preparing | State::VerifyingAgain | State::Applying => phase(timeouts.apply.0),
             State::Interrupting { stage, .. } => told(interrupted(stage, grace)),
             // Hooks get a new timeout, since that of the phase may be used up. In a terminating pod they get the grace period except for
             // the reserve.
             State::Finishing(_) => {
-                let limit = if self.view.claimed().is_some() { timeouts.apply.0 } else { timeouts.setup.0 };
-                let told = self.terminated_at.map(|at| (at + grace.saturating_sub(reserve), Event::Timer(Timer::GraceOver)));
-                phase(limit).into_iter().chain(told).min_by_key(|(at, _)| *at)
+                let limit = if self.view.claimed().is_some() {
+                    timeouts.apply.0
+                } else {
+                    timeouts.setup.0
+                };
+                let told = self.terminated_at.map(|at| {
+                    (
+                        at + grace.saturating_sub(reserve),
+                        Event::Timer(Timer::GraceOver),
+                    )
+                });
+                phase(limit)
+                    .into_iter()
+                    .chain(told)
+                    .min_by_key(|(at, _)| *at)
             }
-            State::Ending(_) | State::Reporting(_) => {
-                self.terminated_at.map(|at| (at + ending(grace), Event::Timer(Timer::GraceOver)))
-            }
+            State::Ending(_) | State::Reporting(_) => self
+                .terminated_at
+                .map(|at| (at + ending(grace), Event::Timer(Timer::GraceOver))),
             State::Ended => None,
         }
     }
@@ -99,9 +137,13 @@ mod tests {
     fn stages_follow_each_other_within_the_grace_period() {
         for seconds in [1, 3, 9, 30, 31, 600, 86_400] {
             let grace = Duration::from_secs(seconds);
-            let stages = [Stage::Asked, Stage::ProvidersKilled, Stage::ToolKilled].map(|stage| interrupted(stage, grace));
+            let stages = [Stage::Asked, Stage::ProvidersKilled, Stage::ToolKilled]
+                .map(|stage| interrupted(stage, grace));
             let all = [&[Duration::ZERO][..], &stages, &[ending(grace), grace]].concat();
-            assert!(all.is_sorted_by(|one, next| one < next), "{grace:?}: {all:?}");
+            assert!(
+                all.is_sorted_by(|one, next| one < next),
+                "{grace:?}: {all:?}"
+            );
         }
     }
 }

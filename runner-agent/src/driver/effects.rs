@@ -1,8 +1,8 @@
 //! Performs the machine's effects.
 
 use crds::{
-    Adopted, ApprovalMode, Changes, FailureClass, Operation, Phase, Reason, RunResult, TerraformRun, pod_env, release,
-    termination::TerminationMessage,
+    Adopted, ApprovalMode, Changes, FailureClass, Operation, Phase, Reason, RunResult,
+    TerraformRun, pod_env, release, termination::TerminationMessage,
 };
 use tokio::time::Instant;
 
@@ -51,7 +51,11 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 if let Some(run) = self.run.clone() {
                     self.start(async move {
                         let restores = effect == Effect::RunRestore;
-                        Done::Setup(if restores { work.restore(run, notices).await } else { work.setup(run, notices).await })
+                        Done::Setup(if restores {
+                            work.restore(run, notices).await
+                        } else {
+                            work.setup(run, notices).await
+                        })
                     });
                 }
             }
@@ -72,14 +76,20 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     tracing::warn!("other processes are still there");
                 }
             }
-            Effect::VerifyManifest => self.start(async move { Done::Verified(work.verify().await) }),
+            Effect::VerifyManifest => {
+                self.start(async move { Done::Verified(work.verify().await) })
+            }
             Effect::Claim => self.claim(),
             Effect::RunHooksBefore => {
                 if let Some(claim) = self.view.claimed() {
-                    self.start(async move { Done::HooksBefore(work.hooks_before(claim, notices).await) });
+                    self.start(async move {
+                        Done::HooksBefore(work.hooks_before(claim, notices).await)
+                    });
                 }
             }
-            Effect::VerifyAgain => self.start(async move { Done::Verified(work.verify_again().await) }),
+            Effect::VerifyAgain => {
+                self.start(async move { Done::Verified(work.verify_again().await) })
+            }
             Effect::RunApply => {
                 if let Some(claim) = self.view.claimed() {
                     self.start(async move { Done::Applied(work.apply(claim, notices).await) });
@@ -117,13 +127,17 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     pub(super) fn write(&mut self, kind: Kind, done: fn(Outcome) -> Done) {
-        let (writer, wanted) = (self.writer.clone(), self.view.status(|text| self.work.redact(text)));
+        let (writer, wanted) = (
+            self.writer.clone(),
+            self.view.status(|text| self.work.redact(text)),
+        );
         self.start(async move { done(writer.write(wanted, kind).await) });
     }
 
     fn adopt(&mut self) {
         let now = self.clock.now();
-        let (api, writer, settings) = (self.api.clone(), self.writer.clone(), self.settings.clone());
+        let (api, writer, settings) =
+            (self.api.clone(), self.writer.clone(), self.settings.clone());
         let mut view = self.view.clone();
         self.start(async move {
             let mut tries = 0;
@@ -133,16 +147,32 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                         writer.learn(&run);
                         if let Some(field) = run.unknown_word() {
                             // A newer version may be about to continue or close the attempt. Neither adopt nor refuse.
-                            tracing::info!(field, "the run has a value that this version does not know; waiting");
+                            tracing::info!(
+                                field,
+                                "the run has a value that this version does not know; waiting"
+                            );
                             tries += 1;
-                            tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce)).await;
+                            tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce))
+                                .await;
                             continue;
                         }
                         let status = run.status.clone().unwrap_or_default();
                         let open = writer.is_open(&run);
-                        let taken = status.adopted.as_ref().is_some_and(|a| a.attempt == settings.attempt);
-                        if !open || taken || status.is_terminal() || status.claim.is_some() || run.is_stopped() {
-                            tracing::error!(open, taken, "the attempt cannot be adopted; nothing is written");
+                        let taken = status
+                            .adopted
+                            .as_ref()
+                            .is_some_and(|a| a.attempt == settings.attempt);
+                        if !open
+                            || taken
+                            || status.is_terminal()
+                            || status.claim.is_some()
+                            || run.is_stopped()
+                        {
+                            tracing::error!(
+                                open,
+                                taken,
+                                "the attempt cannot be adopted; nothing is written"
+                            );
                             return Done::Adopted(None);
                         }
                         let adopted = Adopted {
@@ -166,7 +196,10 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     Err(error) => {
                         tracing::info!(code = error.code, %error, "the run cannot be read yet");
                         tries += 1;
-                        tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce).max(error.wait(false))).await;
+                        tokio::time::sleep(
+                            crate::api::backoff_of(tries, &settings.nonce).max(error.wait(false)),
+                        )
+                        .await;
                     }
                 }
             }
@@ -182,11 +215,16 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 
     /// Whether a plan with these changes needs no approval.
     pub(super) fn is_automatic_for(&self, changes: &Changes) -> bool {
-        self.run.as_ref().is_some_and(|run| run.spec.approval.is_automatic_for(changes))
+        self.run
+            .as_ref()
+            .is_some_and(|run| run.spec.approval.is_automatic_for(changes))
     }
 
     pub(super) fn operation(&self) -> Operation {
-        self.run.as_ref().map(|run| run.spec.operation).unwrap_or_default()
+        self.run
+            .as_ref()
+            .map(|run| run.spec.operation)
+            .unwrap_or_default()
     }
 
     /// Delivers the end: first to the termination message, then to the datastore and the run. If hooks follow, the run is written after
@@ -195,7 +233,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.abandon();
         let result = match ending {
             Ending::NoChanges => Some(RunResult::NoChanges),
-            Ending::Planned if self.operation() == Operation::RefreshOnly => Some(RunResult::Drifted),
+            Ending::Planned if self.operation() == Operation::RefreshOnly => {
+                Some(RunResult::Drifted)
+            }
             Ending::Planned => Some(RunResult::Planned),
             Ending::Applied if self.operation() == Operation::Destroy => Some(RunResult::Destroyed),
             Ending::Applied => Some(RunResult::Applied),
@@ -212,16 +252,34 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             self.view.hooks_follow(result);
             self.write_progress();
         }
-        self.view.end(ending, result, &reason, self.work.changed(), self.clock.now());
-        let without = if self.view.is_released(ending) { 0 } else { pod_env::EXIT_NO_RESULT };
+        self.view.end(
+            ending,
+            result,
+            &reason,
+            self.work.changed(),
+            self.clock.now(),
+        );
+        let without = if self.view.is_released(ending) {
+            0
+        } else {
+            pod_env::EXIT_NO_RESULT
+        };
         self.exit = result.map_or(without, pod_env::pod_exit_code);
         let message = self.leave_message();
         let delivers = self.delivers(&message);
         if hooks {
-            let (work, publishes, claimed) = (self.work.clone(), self.publishes(), self.view.claimed().is_some());
+            let (work, publishes, claimed) = (
+                self.work.clone(),
+                self.publishes(),
+                self.view.claimed().is_some(),
+            );
             self.start(async move {
                 let delivered = !delivers || work.deliver(message).await;
-                let outputs = if publishes { work.publish(claimed).await } else { None };
+                let outputs = if publishes {
+                    work.publish(claimed).await
+                } else {
+                    None
+                };
                 Done::Delivered(delivered, outputs)
             });
         } else {
@@ -233,7 +291,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     fn leave_message(&self) -> TerminationMessage {
         let status = self.view.status(|text| self.work.redact(text));
         let text = status.message.clone().unwrap_or_default();
-        let message = termination::message(&self.settings, status.result, &text, status.failure.clone());
+        let message =
+            termination::message(&self.settings, status.result, &text, status.failure.clone());
         termination::write(&self.settings.termination_log, &message);
         message
     }
@@ -245,8 +304,15 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 
     /// Whether the run's spec requests publishing outputs at this end.
     fn publishes(&self) -> bool {
-        let succeeded = matches!(self.view.result(), Some(RunResult::Applied | RunResult::Destroyed | RunResult::NoChanges));
-        succeeded && self.run.as_ref().is_some_and(|run| run.spec.outputs.is_some())
+        let succeeded = matches!(
+            self.view.result(),
+            Some(RunResult::Applied | RunResult::Destroyed | RunResult::NoChanges)
+        );
+        succeeded
+            && self
+                .run
+                .as_ref()
+                .is_some_and(|run| run.spec.outputs.is_some())
     }
 
     /// Writes the end to the run, and delivers it to the datastore unless that is done.
@@ -279,7 +345,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     work.deliver(message).await;
                 }
             };
-            let (outcome, (), ()) = tokio::join!(writer.write(status.clone(), Kind::End), log, deliver);
+            let (outcome, (), ()) =
+                tokio::join!(writer.write(status.clone(), Kind::End), log, deliver);
             Done::Ended(outcome)
         });
     }
@@ -290,13 +357,19 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 /// An image that the run or its plan names stays the same in each attempt, so the run fails at once. The controller chooses any other
 /// image: an upgrade is in progress, and the next attempt gets the image of the new release.
 fn leave_other_release(settings: &Settings, run: &TerraformRun, text: &str) {
-    let text = format!("{text} but of version {}; nothing was begun", release::VERSION);
+    let text = format!(
+        "{text} but of version {}; nothing was begun",
+        release::VERSION
+    );
     tracing::error!("{text}");
     let mut failure = Reason::ImageVersion.failure(&text);
     if run.spec.runner.image.is_none() && !settings.restores {
         failure.class = FailureClass::Interrupted;
     }
-    termination::write(&settings.termination_log, &termination::message(settings, None, &text, Some(failure)));
+    termination::write(
+        &settings.termination_log,
+        &termination::message(settings, None, &text, Some(failure)),
+    );
 }
 
 /// Aborts a task when its waiter is dropped.

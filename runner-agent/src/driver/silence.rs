@@ -26,7 +26,12 @@ pub(super) struct Stall {
 impl Stall {
     /// Starts now; `after` is the duration that counts as silence.
     pub(super) fn new(after: Duration, now: Instant, at: Timestamp) -> Self {
-        Self { heard: now, at, due: Some(now + after), after }
+        Self {
+            heard: now,
+            at,
+            due: Some(now + after),
+            after,
+        }
     }
 
     /// Records activity. Returns whether the status currently reports silence.
@@ -82,7 +87,10 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 
     /// Handles a state change: a command starts or is asked to stop, so its silence counts from here on.
     pub(super) fn listens(&mut self, before: State) {
-        let told_to_end = matches!(self.state, State::Stopping { .. } | State::HoldingBack { .. } | State::Interrupting { .. });
+        let told_to_end = matches!(
+            self.state,
+            State::Stopping { .. } | State::HoldingBack { .. } | State::Interrupting { .. }
+        );
         if told_to_end && works(before) && !matches!(before, State::Interrupting { .. }) {
             self.view.stalled_for(self.stall.lasted(Instant::now()));
         }
@@ -92,12 +100,19 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     pub(super) fn stall_at(&self) -> Option<Instant> {
-        self.stall.due().filter(|_| works(self.state) && !self.writer.is_busy())
+        self.stall
+            .due()
+            .filter(|_| works(self.state) && !self.writer.is_busy())
     }
 
     /// Writes the report of silence.
     pub(super) fn write_stall(&mut self) {
-        let at = |instant: Instant| self.clock.now().checked_add(instant.saturating_duration_since(Instant::now())).ok();
+        let at = |instant: Instant| {
+            self.clock
+                .now()
+                .checked_add(instant.saturating_duration_since(Instant::now()))
+                .ok()
+        };
         let ends = match self.deadline() {
             Some((instant, Event::Stop(Stop::Deadline))) => at(instant).map(Ends::Deadline),
             Some((instant, Event::Timer(Timer::GraceOver))) => at(instant).map(Ends::Killed),

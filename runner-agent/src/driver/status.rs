@@ -6,8 +6,8 @@ mod hooks;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crds::{
-    Adopted, Approval, Claim, Failure, HookWhen, Journal, Phase, PlanStatus, Progress, RunResult, StateLock, Step,
-    TerraformRunStatus,
+    Adopted, Approval, Claim, Failure, HookWhen, Journal, Phase, PlanStatus, Progress, RunResult,
+    StateLock, Step, TerraformRunStatus,
     fields::{self, Origin},
     names, whole_seconds,
 };
@@ -20,7 +20,8 @@ use crate::{
 };
 
 /// History entry of an attempt on a node without Landlock.
-const UNCONFINED: &str = "code of the stack is not confined (this node has no Landlock): it can read this pod's tokens";
+const UNCONFINED: &str =
+    "code of the stack is not confined (this node has no Landlock): it can read this pod's tokens";
 
 #[derive(Clone, Debug)]
 pub(super) struct StatusView {
@@ -72,7 +73,12 @@ impl StatusView {
         if let Some((since, ends)) = self.stalled {
             let progress = status.progress.get_or_insert_default();
             progress.quiet_since = Some(whole_seconds(since));
-            status.message = Some(report::quiet(status.phase.unwrap_or(Phase::Setup), since, progress.current.as_deref(), ends));
+            status.message = Some(report::quiet(
+                status.phase.unwrap_or(Phase::Setup),
+                since,
+                progress.current.as_deref(),
+                ends,
+            ));
         }
         fields::texts(&mut status, |text, _, origin| {
             if origin == Origin::Printed {
@@ -87,9 +93,17 @@ impl StatusView {
         self.checksum.clone()
     }
 
-    pub(super) fn adopt(&mut self, before: &TerraformRunStatus, adopted: Adopted, restores: bool, now: Timestamp) {
+    pub(super) fn adopt(
+        &mut self,
+        before: &TerraformRunStatus,
+        adopted: Adopted,
+        restores: bool,
+        now: Timestamp,
+    ) {
         self.status = before.clone();
-        self.status.start_time.get_or_insert_with(|| whole_seconds(now));
+        self.status
+            .start_time
+            .get_or_insert_with(|| whole_seconds(now));
         if restores || self.restores() {
             // The plan continues to wait until it is claimed.
             self.status.phase = Some(Phase::AwaitingApproval);
@@ -103,12 +117,28 @@ impl StatusView {
         self.status.failure = None;
         self.status.progress = None;
         self.status.state_lock = None;
-        let text = self.settings.commands().start(adopted.attempt, &self.settings.pod_name);
-        self.status.history.push(report::line(Clocked { since: now, took: Duration::ZERO }, "Start", &text));
+        let text = self
+            .settings
+            .commands()
+            .start(adopted.attempt, &self.settings.pod_name);
+        self.status.history.push(report::line(
+            Clocked {
+                since: now,
+                took: Duration::ZERO,
+            },
+            "Start",
+            &text,
+        ));
         self.status.adopted = Some(adopted);
     }
 
-    pub(super) fn resume(&mut self, status: TerraformRunStatus, approval: Approval, fixed: Option<&'static str>, now: Timestamp) {
+    pub(super) fn resume(
+        &mut self,
+        status: TerraformRunStatus,
+        approval: Approval,
+        fixed: Option<&'static str>,
+        now: Timestamp,
+    ) {
         self.status = status;
         (self.approval, self.fixed) = (approval, fixed);
         self.since = Some(now);
@@ -116,28 +146,48 @@ impl StatusView {
 
     /// Whether the attempt restores an earlier attempt's plan.
     pub(super) fn restores(&self) -> bool {
-        self.status.attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some())
+        self.status
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.restores.is_some())
     }
 
     /// Whether the plan outlives this pod.
     pub(super) fn is_stored(&self) -> bool {
-        self.status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some())
+        self.status
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.bundle.is_some())
     }
 
     /// This process's claim.
     pub(super) fn claimed(&self) -> Option<Claim> {
-        self.status.claim.clone().filter(|claim| claim.nonce == self.settings.nonce)
+        self.status
+            .claim
+            .clone()
+            .filter(|claim| claim.nonce == self.settings.nonce)
     }
 
     /// Expiry time of the plan.
     pub(super) fn expires(&self, now: Timestamp) -> Timestamp {
-        let made = self.status.plan.as_ref().and_then(|plan| plan.created_at.as_ref()).map_or(now, |at| at.0);
-        made.checked_add(self.approval.expires_after.0).unwrap_or(Timestamp::MAX)
+        let made = self
+            .status
+            .plan
+            .as_ref()
+            .and_then(|plan| plan.created_at.as_ref())
+            .map_or(now, |at| at.0);
+        made.checked_add(self.approval.expires_after.0)
+            .unwrap_or(Timestamp::MAX)
     }
 
     /// Continues with the plan in the status, whichever process made it.
     pub(super) fn restore(&mut self) {
-        self.checksum = self.status.plan.as_ref().map(|plan| plan.checksum.clone()).unwrap_or_default();
+        self.checksum = self
+            .status
+            .plan
+            .as_ref()
+            .map(|plan| plan.checksum.clone())
+            .unwrap_or_default();
     }
 
     pub(super) fn begin(&mut self, now: Timestamp) {
@@ -167,7 +217,10 @@ impl StatusView {
 
     fn clocked(&self, now: Timestamp) -> Clocked {
         let since = self.since.unwrap_or(now);
-        Clocked { since, took: Duration::try_from(now.duration_since(since)).unwrap_or_default() }
+        Clocked {
+            since,
+            took: Duration::try_from(now.duration_since(since)).unwrap_or_default(),
+        }
     }
 
     fn history(&mut self, phase: &str, text: &str, now: Timestamp) {
@@ -195,12 +248,20 @@ impl StatusView {
     }
 
     pub(super) fn setup_done(&mut self, setup: SetupReport, now: Timestamp) {
-        self.history("Setup", &format!("{}; {}, {}", setup.source, setup.tool, setup.why), now);
+        self.history(
+            "Setup",
+            &format!("{}; {}, {}", setup.source, setup.tool, setup.why),
+            now,
+        );
         self.setup = setup;
     }
 
     pub(super) fn init_done(&mut self, init: &InitReport, now: Timestamp) {
-        self.history("Init", &format!("backend {}, workspace {}", init.backend, init.workspace), now);
+        self.history(
+            "Init",
+            &format!("backend {}, workspace {}", init.backend, init.workspace),
+            now,
+        );
     }
 
     pub(super) fn planned(&mut self, plan: PlanReport, now: Timestamp) {
@@ -231,7 +292,11 @@ impl StatusView {
     pub(super) fn announce_hold(&mut self, now: Timestamp) {
         let until = self.expires(now);
         let held = if self.is_stored() {
-            Held::Until(now.checked_add(self.approval.hold_for.0).unwrap_or(until).min(until))
+            Held::Until(
+                now.checked_add(self.approval.hold_for.0)
+                    .unwrap_or(until)
+                    .min(until),
+            )
         } else {
             Held::All
         };
@@ -249,16 +314,23 @@ impl StatusView {
 
     /// The message of a waiting plan, with warnings if any.
     fn waits(&self, until: Timestamp, held: Held) -> String {
-        let text = self.settings.commands().awaiting(&self.summary(), until, held);
+        let text = self
+            .settings
+            .commands()
+            .awaiting(&self.summary(), until, held);
         let caution = self.status.plan.as_ref().and_then(PlanStatus::caution);
-        caution.into_iter().chain(self.stale.clone()).fold(text, |text, caution| format!("{text}; {caution}"))
+        caution
+            .into_iter()
+            .chain(self.stale.clone())
+            .fold(text, |text, caution| format!("{text}; {caution}"))
     }
 
     /// The plan is approved and queued for the lease, or waits for its approval again.
     pub(super) fn turn(&mut self, behind: Option<&str>, now: Timestamp) {
         match behind {
             Some(behind) => {
-                self.status.message = Some(format!("plan {} is approved; {behind}", self.summary()));
+                self.status.message =
+                    Some(format!("plan {} is approved; {behind}", self.summary()));
                 self.status.next_step = None;
             }
             None => self.announce_hold(now),
@@ -291,9 +363,18 @@ impl StatusView {
     }
 
     pub(super) fn applied(&mut self, apply: &ApplyReport) {
-        let total = self.status.progress.as_ref().map_or(apply.done, |p| p.total);
+        let total = self
+            .status
+            .progress
+            .as_ref()
+            .map_or(apply.done, |p| p.total);
         self.status.state_lock = None;
-        self.status.progress = Some(Progress { done: apply.done, total, current: None, quiet_since: None });
+        self.status.progress = Some(Progress {
+            done: apply.done,
+            total,
+            current: None,
+            quiet_since: None,
+        });
     }
 
     pub(super) fn progress(&mut self, progress: Progress) {
@@ -306,14 +387,26 @@ impl StatusView {
 
     /// The step that takes the state's lock.
     fn locking(&self) -> &'static str {
-        if self.status.phase == Some(Phase::Apply) { "apply" } else { "plan" }
+        if self.status.phase == Some(Phase::Apply) {
+            "apply"
+        } else {
+            "plan"
+        }
     }
 
     /// Records the holder of the state's lock. Returns whether it is new.
     pub(super) fn locked(&mut self, lock: StateLock) -> bool {
-        let since = lock.created.as_ref().map(|at| format!(" since {at}")).unwrap_or_default();
-        self.status.message =
-            Some(format!("{} waits for the state, which is locked by {}{since} (lock {})", self.locking(), lock.who, lock.id));
+        let since = lock
+            .created
+            .as_ref()
+            .map(|at| format!(" since {at}"))
+            .unwrap_or_default();
+        self.status.message = Some(format!(
+            "{} waits for the state, which is locked by {}{since} (lock {})",
+            self.locking(),
+            lock.who,
+            lock.id
+        ));
         let news = self.status.state_lock.as_ref() != Some(&lock);
         self.status.state_lock = Some(lock);
         news
@@ -327,7 +420,11 @@ impl StatusView {
 
     pub(super) fn step_started(&mut self, name: &str, at: Timestamp) {
         // Attempts of a command that waits for a lock count as one step.
-        let again = |s: &Step| s.name == name && s.attempt == self.settings.attempt && s.exit_code.is_some_and(|code| code != 0);
+        let again = |s: &Step| {
+            s.name == name
+                && s.attempt == self.settings.attempt
+                && s.exit_code.is_some_and(|code| code != 0)
+        };
         if self.status.state_lock.is_some() && self.status.steps.last().is_some_and(again) {
             self.status.steps.pop();
         }
@@ -345,7 +442,9 @@ impl StatusView {
     }
 
     pub(super) fn step_ended(&mut self, name: &str, at: Timestamp, code: i32) {
-        let open = |s: &&mut Step| s.name == name && s.finished_at.is_none() && s.attempt == self.settings.attempt;
+        let open = |s: &&mut Step| {
+            s.name == name && s.finished_at.is_none() && s.attempt == self.settings.attempt
+        };
         if let Some(step) = self.status.steps.iter_mut().rev().find(open) {
             step.finished_at = Some(whole_seconds(at));
             step.exit_code = Some(code);
@@ -366,6 +465,10 @@ impl StatusView {
     }
 
     fn summary(&self) -> String {
-        self.status.plan.as_ref().map(|p| p.summary.clone()).unwrap_or_default()
+        self.status
+            .plan
+            .as_ref()
+            .map(|p| p.summary.clone())
+            .unwrap_or_default()
     }
 }

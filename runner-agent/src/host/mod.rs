@@ -16,7 +16,11 @@ use crds::Failure;
 pub use pod::Pod;
 
 /// Disables interactive prompts, since no one can answer.
-pub const UNATTENDED: [(&str, &str); 3] = [("TF_IN_AUTOMATION", "1"), ("TF_INPUT", "0"), ("GIT_TERMINAL_PROMPT", "0")];
+pub const UNATTENDED: [(&str, &str); 3] = [
+    ("TF_IN_AUTOMATION", "1"),
+    ("TF_INPUT", "0"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+];
 
 /// A terminal with a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

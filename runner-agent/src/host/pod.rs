@@ -26,8 +26,15 @@ impl Host for Pod {
     /// references; credentials for the source are not among them.
     fn hidden(&self, has_account: bool) -> Option<Vec<PathBuf>> {
         let own = (!has_account).then_some(pod_env::TOKEN_DIR);
-        let fixed = [datastore::TOKEN_DIR, pod_env::TERMINATION_LOG].into_iter().chain(own).map(PathBuf::from);
-        Some(fixed.chain([self.0.mirrors.clone(), self.0.secrets.clone()]).collect())
+        let fixed = [datastore::TOKEN_DIR, pod_env::TERMINATION_LOG]
+            .into_iter()
+            .chain(own)
+            .map(PathBuf::from);
+        Some(
+            fixed
+                .chain([self.0.mirrors.clone(), self.0.secrets.clone()])
+                .collect(),
+        )
     }
 
     /// The listed variables, then those of the run. Nothing else of the agent's environment.
@@ -37,15 +44,29 @@ impl Host for Pod {
         // Some programs prefer the proxy variable in upper case, others in lower case. If the run sets one of the two, both of the agent's
         // are dropped.
         let is_said = |name: &OsString| own.iter().any(|(own, _)| name.eq_ignore_ascii_case(own));
-        let is_proxy = |name: &OsString| name.to_ascii_lowercase().to_string_lossy().ends_with("_proxy");
+        let is_proxy = |name: &OsString| {
+            name.to_ascii_lowercase()
+                .to_string_lossy()
+                .ends_with("_proxy")
+        };
         env.retain(|(name, _)| !(is_proxy(name) && is_said(name)));
         let mut set = |name: &str, value: OsString| env.push((name.into(), value));
         if !settings.inherited.iter().any(|(name, _)| name == "PATH") {
-            set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
+            set(
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
+            );
         }
         set("HOME", settings.home().into());
         set("TMPDIR", settings.tmp().into());
-        for (name, value) in [("USER", "pawl"), ("LANG", "C.UTF-8"), ("CHECKPOINT_DISABLE", "1")].into_iter().chain(UNATTENDED) {
+        for (name, value) in [
+            ("USER", "pawl"),
+            ("LANG", "C.UTF-8"),
+            ("CHECKPOINT_DISABLE", "1"),
+        ]
+        .into_iter()
+        .chain(UNATTENDED)
+        {
             set(name, value.into());
         }
         if let Some(path) = self.cli_config() {
@@ -96,13 +117,22 @@ impl Host for Pod {
     fn emptied(&self) -> Option<Vec<PathBuf>> {
         let settings = &self.0;
         let scratch = settings.scratch.iter().filter(|dir| dir.is_dir()).cloned();
-        Some([settings.home(), settings.tmp()].into_iter().chain(scratch).collect())
+        Some(
+            [settings.home(), settings.tmp()]
+                .into_iter()
+                .chain(scratch)
+                .collect(),
+        )
     }
 
     fn leftovers(&self) -> Vec<PathBuf> {
         let Settings { work, kept, .. } = &*self.0;
         let kept = Some(kept).filter(|dir| !dir.starts_with(work));
-        let entries = std::iter::once(work).chain(kept).flat_map(fs::read_dir).flatten().flatten();
+        let entries = std::iter::once(work)
+            .chain(kept)
+            .flat_map(fs::read_dir)
+            .flatten()
+            .flatten();
         entries.map(|entry| entry.path()).collect()
     }
 }

@@ -39,7 +39,11 @@ impl FileApi {
     /// Creates a run that is written to `path` now and at each change.
     pub fn create(path: &Path, run: TerraformRun) -> io::Result<Self> {
         let api = Self {
-            stored: Arc::new(Mutex::new(Stored { run, version: 0, path: path.to_owned() })),
+            stored: Arc::new(Mutex::new(Stored {
+                run,
+                version: 0,
+                path: path.to_owned(),
+            })),
             changed: watch::Sender::new(0),
             teller: Arc::default(),
         };
@@ -79,7 +83,10 @@ impl FileApi {
     /// Sets an annotation, as a user does in a cluster.
     pub fn annotate(&self, name: &str, value: &str) -> io::Result<()> {
         self.change(|run| {
-            run.metadata.annotations.get_or_insert_default().insert(name.to_owned(), value.to_owned());
+            run.metadata
+                .annotations
+                .get_or_insert_default()
+                .insert(name.to_owned(), value.to_owned());
         })
     }
 
@@ -105,11 +112,19 @@ impl FileApi {
     fn commit(&self, stored: &mut Stored, mut run: TerraformRun) -> io::Result<News<'_>> {
         let version = stored.version + 1;
         run.metadata.resource_version = Some(version.to_string());
-        let counts = |run: &TerraformRun| run.status.as_ref().map(|status| (status.claim.is_some(), status.is_terminal()));
-        let durable = counts(&run).is_some_and(|(claimed, _)| claimed) && counts(&run) != counts(&stored.run);
+        let counts = |run: &TerraformRun| {
+            run.status
+                .as_ref()
+                .map(|status| (status.claim.is_some(), status.is_terminal()))
+        };
+        let durable =
+            counts(&run).is_some_and(|(claimed, _)| claimed) && counts(&run) != counts(&stored.run);
         write(&stored.path, &run, durable)?;
         (stored.run, stored.version) = (run, version);
-        Ok(News { changed: &self.changed, version })
+        Ok(News {
+            changed: &self.changed,
+            version,
+        })
     }
 }
 
@@ -121,7 +136,8 @@ struct News<'a> {
 
 impl Drop for News<'_> {
     fn drop(&mut self) {
-        self.changed.send_modify(|version| *version = self.version.max(*version));
+        self.changed
+            .send_modify(|version| *version = self.version.max(*version));
     }
 }
 
@@ -148,7 +164,11 @@ pub fn read(path: &Path) -> io::Result<TerraformRun> {
 }
 
 fn refused(code: u16, text: &dyn std::fmt::Display) -> ApiError {
-    ApiError { code: Some(code), text: text.to_string(), after: None }
+    ApiError {
+        code: Some(code),
+        text: text.to_string(),
+        after: None,
+    }
 }
 
 impl Api for FileApi {
@@ -164,16 +184,22 @@ impl Api for FileApi {
         Ok(run)
     }
 
-    async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
+    async fn watch(
+        &self,
+        version: &str,
+    ) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
         let from = version.parse::<u64>().unwrap_or_default();
-        Ok(stream::unfold((self.clone(), self.changes(), from), |(this, mut changes, from)| async move {
-            changes.wait_for(|version| *version > from).await.ok()?;
-            let (run, version) = {
-                let stored = this.lock();
-                (stored.run.clone(), stored.version)
-            };
-            Some((Seen::Run(Arc::new(run)), (this, changes, version)))
-        }))
+        Ok(stream::unfold(
+            (self.clone(), self.changes(), from),
+            |(this, mut changes, from)| async move {
+                changes.wait_for(|version| *version > from).await.ok()?;
+                let (run, version) = {
+                    let stored = this.lock();
+                    (stored.run.clone(), stored.version)
+                };
+                Some((Seen::Run(Arc::new(run)), (this, changes, version)))
+            },
+        ))
     }
 }
 
@@ -187,15 +213,21 @@ impl FileApi {
             object["status"] = json!({});
         }
         patch(&mut object, operations).map_err(|error| refused(422, &error))?;
-        let run: TerraformRun = serde_json::from_value(object).map_err(|error| refused(422, &error))?;
-        let (before, after) = (stored.run.status.clone().unwrap_or_default(), run.status.clone().unwrap_or_default());
+        let run: TerraformRun =
+            serde_json::from_value(object).map_err(|error| refused(422, &error))?;
+        let (before, after) = (
+            stored.run.status.clone().unwrap_or_default(),
+            run.status.clone().unwrap_or_default(),
+        );
         if before.claim.is_some() && before.claim != after.claim {
             return Err(refused(422, &"a claim never changes"));
         }
         if before.is_terminal() {
             return Err(refused(422, &"the run has ended"));
         }
-        let news = self.commit(&mut stored, run).map_err(|error| refused(500, &error))?;
+        let news = self
+            .commit(&mut stored, run)
+            .map_err(|error| refused(500, &error))?;
         Ok((news, stored.run.clone()))
     }
 }

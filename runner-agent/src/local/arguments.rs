@@ -157,10 +157,15 @@ impl Arguments {
         let verb = |word: &String| Verb::from_str(word, true).ok();
         match (&self.first, &self.second) {
             (None, _) => Ok((Verb::default(), ".".to_owned())),
-            (Some(word), None) => Ok(verb(word).map_or_else(|| (Verb::default(), word.clone()), |verb| (verb, ".".to_owned()))),
-            (Some(word), Some(place)) => verb(word)
-                .map(|verb| (verb, place.clone()))
-                .ok_or_else(|| format!("`{word}` is neither plan, apply nor destroy; the directory comes last")),
+            (Some(word), None) => Ok(verb(word).map_or_else(
+                || (Verb::default(), word.clone()),
+                |verb| (verb, ".".to_owned()),
+            )),
+            (Some(word), Some(place)) => {
+                verb(word).map(|verb| (verb, place.clone())).ok_or_else(|| {
+                    format!("`{word}` is neither plan, apply nor destroy; the directory comes last")
+                })
+            }
         }
     }
 
@@ -189,7 +194,8 @@ impl Arguments {
             let word = if option == "var-file" {
                 // Absolute, since the tool runs in the stack's directory.
                 let file = Path::new(word).canonicalize();
-                file.with_context(|| format!("there is no file {word}; nothing was changed"))?.into()
+                file.with_context(|| format!("there is no file {word}; nothing was changed"))?
+                    .into()
             } else {
                 OsString::from(word)
             };
@@ -200,10 +206,21 @@ impl Arguments {
 
     /// Variables and variable files in the order on the command line.
     fn typed(&self) -> Vec<(&'static str, &str)> {
-        let variables = self.variables.iter().map(|typed| (typed.at, "var", typed.word.as_str()));
-        let mut all: Vec<_> = variables.chain(self.variable_files.iter().map(|t| (t.at, "var-file", t.word.as_str()))).collect();
+        let variables = self
+            .variables
+            .iter()
+            .map(|typed| (typed.at, "var", typed.word.as_str()));
+        let mut all: Vec<_> = variables
+            .chain(
+                self.variable_files
+                    .iter()
+                    .map(|t| (t.at, "var-file", t.word.as_str())),
+            )
+            .collect();
         all.sort_by_key(|(at, ..)| *at);
-        all.into_iter().map(|(_, option, word)| (option, word)).collect()
+        all.into_iter()
+            .map(|(_, option, word)| (option, word))
+            .collect()
     }
 
     /// Sets the spec's fields from the command line, which overrides the folder's.
@@ -220,7 +237,12 @@ impl Arguments {
             spec.insert("parallelism".to_owned(), json!(count));
         }
         for command in COMMANDS {
-            let words: Vec<_> = self.arguments.iter().filter(|(of, _)| of == command).map(|(_, word)| word).collect();
+            let words: Vec<_> = self
+                .arguments
+                .iter()
+                .filter(|(of, _)| of == command)
+                .map(|(_, word)| word)
+                .collect();
             if words.is_empty() {
                 continue;
             }
@@ -232,22 +254,43 @@ impl Arguments {
 
     /// The command line to paste again, without the options for this call only.
     pub fn command(&self, verb: Verb, place: &str) -> String {
-        let mut words = vec!["runner-agent".to_owned(), "local".to_owned(), verb.as_str().to_owned(), quoted(place)];
+        let mut words = vec![
+            "runner-agent".to_owned(),
+            "local".to_owned(),
+            verb.as_str().to_owned(),
+            quoted(place),
+        ];
         for (option, word) in self.typed() {
             words.extend([format!("--{option}"), quoted(word)]);
         }
         let lists = [("--target", &self.targets), ("--replace", &self.replace)];
-        words.extend(lists.iter().flat_map(|(option, list)| list.iter().flat_map(|word| [(*option).to_owned(), quoted(word)])));
+        words.extend(lists.iter().flat_map(|(option, list)| {
+            list.iter()
+                .flat_map(|word| [(*option).to_owned(), quoted(word)])
+        }));
         words.extend(self.refresh.map(|refresh| format!("--refresh={refresh}")));
         words.extend(self.refresh_only.then(|| "--refresh-only".to_owned()));
-        words.extend(self.parallelism.map(|count| format!("--parallelism={count}")));
-        words.extend(self.arguments.iter().map(|(command, word)| quoted(&format!("--argument={command}={word}"))));
+        words.extend(
+            self.parallelism
+                .map(|count| format!("--parallelism={count}")),
+        );
+        words.extend(
+            self.arguments
+                .iter()
+                .map(|(command, word)| quoted(&format!("--argument={command}={word}"))),
+        );
         if let Some(workspace) = &self.workspace {
             words.extend(["--workspace".to_owned(), quoted(workspace)]);
         }
         if let Some((name, version)) = &self.tool {
-            let version = version.as_ref().map(|version| format!("@{version}")).unwrap_or_default();
-            words.extend(["--tool".to_owned(), quoted(&format!("{}{version}", name.directory()))]);
+            let version = version
+                .as_ref()
+                .map(|version| format!("@{version}"))
+                .unwrap_or_default();
+            words.extend([
+                "--tool".to_owned(),
+                quoted(&format!("{}{version}", name.directory())),
+            ]);
         }
         words.join(" ")
     }
@@ -260,19 +303,32 @@ struct VerbOrPlace;
 impl TypedValueParser for VerbOrPlace {
     type Value = String;
 
-    fn parse_ref(&self, command: &clap::Command, argument: Option<&clap::Arg>, value: &OsStr) -> Result<String, clap::Error> {
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
         StringValueParser::new().parse_ref(command, argument, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(Verb::value_variants().iter().filter_map(Verb::to_possible_value)))
+        Some(Box::new(
+            Verb::value_variants()
+                .iter()
+                .filter_map(Verb::to_possible_value),
+        ))
     }
 }
 
 fn checksum(text: &str) -> Result<String, String> {
     let digits = text.strip_prefix("sha256:").unwrap_or_default();
     let whole = digits.len() == 64 && digits.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'));
-    if whole { Ok(text.to_owned()) } else { Err("a checksum is `sha256:` and 64 hexadecimal digits, whole".to_owned()) }
+    if whole {
+        Ok(text.to_owned())
+    } else {
+        Err("a checksum is `sha256:` and 64 hexadecimal digits, whole".to_owned())
+    }
 }
 
 /// A word of the command line with its position, relative to other such words.
@@ -285,7 +341,10 @@ pub struct Typed {
 impl From<String> for Typed {
     fn from(word: String) -> Self {
         static WORDS: AtomicUsize = AtomicUsize::new(0);
-        Self { at: WORDS.fetch_add(1, Ordering::Relaxed), word }
+        Self {
+            at: WORDS.fetch_add(1, Ordering::Relaxed),
+            word,
+        }
     }
 }
 
@@ -301,19 +360,31 @@ const COMMANDS: [&str; 3] = ["init", "plan", "apply"];
 
 fn argument(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((command, word)) if COMMANDS.contains(&command) && !word.is_empty() => Ok((command.to_owned(), word.to_owned())),
-        _ => Err("an argument is written init=ARGUMENT, plan=ARGUMENT or apply=ARGUMENT".to_owned()),
+        Some((command, word)) if COMMANDS.contains(&command) && !word.is_empty() => {
+            Ok((command.to_owned(), word.to_owned()))
+        }
+        _ => {
+            Err("an argument is written init=ARGUMENT, plan=ARGUMENT or apply=ARGUMENT".to_owned())
+        }
     }
 }
 
 /// Parses `TOOL[@VERSION]`.
 pub fn tool(text: &str) -> Result<(ToolName, Option<String>), String> {
-    let (name, version) = text.split_once('@').map_or((text, None), |(name, version)| (name, Some(version.to_owned())));
+    let (name, version) = text
+        .split_once('@')
+        .map_or((text, None), |(name, version)| {
+            (name, Some(version.to_owned()))
+        });
     let name = match name.to_ascii_lowercase().as_str() {
         "opentofu" | "tofu" => ToolName::OpenTofu,
         "terraform" => ToolName::Terraform,
         "terragrunt" => ToolName::Terragrunt,
-        _ => return Err(format!("`{name}` is no tool; there are opentofu, terraform and terragrunt")),
+        _ => {
+            return Err(format!(
+                "`{name}` is no tool; there are opentofu, terraform and terragrunt"
+            ));
+        }
     };
     Ok((name, version))
 }
@@ -321,7 +392,11 @@ pub fn tool(text: &str) -> Result<(ToolName, Option<String>), String> {
 /// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]
@@ -336,7 +411,8 @@ mod tests {
     }
 
     fn read(words: &[&str]) -> Result<(Verb, String), String> {
-        let line = Line::try_parse_from(std::iter::once(&"x").chain(words)).map_err(|error| error.to_string())?;
+        let line = Line::try_parse_from(std::iter::once(&"x").chain(words))
+            .map_err(|error| error.to_string())?;
         line.arguments.verb_and_place()
     }
 
@@ -344,7 +420,10 @@ mod tests {
     fn verb_and_place_may_be_left_out() {
         assert_eq!(read(&[]), Ok((Verb::Apply, ".".into())));
         assert_eq!(read(&["plan"]), Ok((Verb::Plan, ".".into())));
-        assert_eq!(read(&["stacks/net"]), Ok((Verb::Apply, "stacks/net".into())));
+        assert_eq!(
+            read(&["stacks/net"]),
+            Ok((Verb::Apply, "stacks/net".into()))
+        );
         assert_eq!(read(&["destroy", "net"]), Ok((Verb::Destroy, "net".into())));
         assert!(read(&["aply", "net"]).unwrap_err().contains("neither plan"));
         assert!(read(&["--var", "x"]).is_err() && read(&["--tool", "helm"]).is_err());
@@ -355,11 +434,17 @@ mod tests {
         let line = "x --var a=1 --var-file /dev/null --var a=2 --target a.b --refresh=false --parallelism 3 \
                     --argument plan=-exclude=a.c --argument=init=-upgrade";
         let arguments = Line::try_parse_from(line.split(' ')).unwrap().arguments;
-        assert_eq!(arguments.plan_args().unwrap(), ["-var", "a=1", "-var-file", "/dev/null", "-var", "a=2"]);
+        assert_eq!(
+            arguments.plan_args().unwrap(),
+            ["-var", "a=1", "-var-file", "/dev/null", "-var", "a=2"]
+        );
         let mut spec = Map::new();
         spec.insert("targets".into(), json!(["of.folder"]));
         spec.insert("replace".into(), json!(["of.folder"]));
-        spec.insert("arguments".into(), json!({"plan": ["-concise"], "apply": ["-concise"]}));
+        spec.insert(
+            "arguments".into(),
+            json!({"plan": ["-concise"], "apply": ["-concise"]}),
+        );
         arguments.put_into(&mut spec);
         let wanted = json!({"targets": ["a.b"], "replace": ["of.folder"], "refresh": false, "parallelism": 3,
             "arguments": {"init": ["-upgrade"], "plan": ["-exclude=a.c"], "apply": ["-concise"]}});
@@ -368,17 +453,34 @@ mod tests {
         let wanted = "--var a=1 --var-file /dev/null --var a=2 --target a.b --refresh=false --parallelism=3 \
                       --argument=plan=-exclude=a.c --argument=init=-upgrade";
         assert_eq!(command, format!("runner-agent local plan . {wanted}"));
-        assert!(read(&["--argument", "show=-json"]).is_err() && read(&["--parallelism=0"]).is_err());
+        assert!(
+            read(&["--argument", "show=-json"]).is_err() && read(&["--parallelism=0"]).is_err()
+        );
         let mut none = Map::new();
-        Line::try_parse_from(["x"]).unwrap().arguments.put_into(&mut none);
+        Line::try_parse_from(["x"])
+            .unwrap()
+            .arguments
+            .put_into(&mut none);
         assert!(none.is_empty());
     }
 
     #[test]
     fn printed_command_can_be_pasted() {
-        let line = Line::try_parse_from(["x", "apply", "my net", "--var", "a=it's", "--tool", "tofu@~> 1.10"]).unwrap();
+        let line = Line::try_parse_from([
+            "x",
+            "apply",
+            "my net",
+            "--var",
+            "a=it's",
+            "--tool",
+            "tofu@~> 1.10",
+        ])
+        .unwrap();
         let (verb, place) = line.arguments.verb_and_place().unwrap();
         let command = line.arguments.command(verb, &place);
-        assert_eq!(command, r"runner-agent local apply 'my net' --var 'a=it'\''s' --tool 'opentofu@~> 1.10'");
+        assert_eq!(
+            command,
+            r"runner-agent local apply 'my net' --var 'a=it'\''s' --tool 'opentofu@~> 1.10'"
+        );
     }
 }

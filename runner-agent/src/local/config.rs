@@ -26,20 +26,30 @@ pub fn read(folder: &Path) -> Result<Map<String, Value>> {
     let path = folder.join(FILE);
     let text = match fs::metadata(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Map::new()),
-        Ok(meta) if meta.len() > LARGEST => bail!("{} is larger than {} MiB; nothing was changed", path.display(), LARGEST >> 20),
-        _ => fs::read_to_string(&path).with_context(|| format!("{} cannot be read; nothing was changed", path.display()))?,
+        Ok(meta) if meta.len() > LARGEST => bail!(
+            "{} is larger than {} MiB; nothing was changed",
+            path.display(),
+            LARGEST >> 20
+        ),
+        _ => fs::read_to_string(&path)
+            .with_context(|| format!("{} cannot be read; nothing was changed", path.display()))?,
     };
     of(&text).with_context(|| format!("{}; nothing was changed", path.display()))
 }
 
 fn of(text: &str) -> Result<Map<String, Value>> {
     let run: Value = serde_saphyr::from_str(text).context("it is no YAML")?;
-    let Value::Object(run) = run else { bail!("it is no TerraformRun") };
+    let Value::Object(run) = run else {
+        bail!("it is no TerraformRun")
+    };
     let known = ["apiVersion", "kind", "metadata", "spec"];
     if let Some(name) = run.keys().find(|name| !known.contains(&name.as_str())) {
         bail!("{}", unknown(name, "", known));
     }
-    for (field, wanted) in [("apiVersion", "pawl.run/v1alpha1"), ("kind", "TerraformRun")] {
+    for (field, wanted) in [
+        ("apiVersion", "pawl.run/v1alpha1"),
+        ("kind", "TerraformRun"),
+    ] {
         if run.get(field).and_then(Value::as_str) != Some(wanted) {
             bail!("{field} is not {wanted}");
         }
@@ -50,11 +60,20 @@ fn of(text: &str) -> Result<Map<String, Value>> {
         Some(_) => bail!("spec has no fields"),
     };
     let crd = crds::crd::terraform_run();
-    check("spec", &Value::Object(spec.clone()), &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])?;
-    if let Some(name) = spec.keys().find(|name| !HERE.split(", ").any(|here| here == *name)) {
+    check(
+        "spec",
+        &Value::Object(spec.clone()),
+        &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"],
+    )?;
+    if let Some(name) = spec
+        .keys()
+        .find(|name| !HERE.split(", ").any(|here| here == *name))
+    {
         let why = match name.as_str() {
             "source" => "the source is the folder that the file is in".to_owned(),
-            "operation" => "the command line selects it: runner-agent local plan, apply or destroy".to_owned(),
+            "operation" => {
+                "the command line selects it: runner-agent local plan, apply or destroy".to_owned()
+            }
             "backend" => "the backend is the code's".to_owned(),
             _ => format!("it is of runs in a cluster; here are {HERE}"),
         };
@@ -79,7 +98,14 @@ fn check(path: &str, value: &Value, schema: &Value) -> Result<()> {
                 match known.and_then(|known| known.get(name)) {
                     Some(schema) => check(&format!("{path}.{name}"), value, schema)?,
                     None if schema["additionalProperties"].is_object() => {}
-                    None => bail!("{}", unknown(name, path, known.into_iter().flatten().map(|(name, _)| name.as_str()))),
+                    None => bail!(
+                        "{}",
+                        unknown(
+                            name,
+                            path,
+                            known.into_iter().flatten().map(|(name, _)| name.as_str())
+                        )
+                    ),
                 }
             }
         }
@@ -97,9 +123,17 @@ fn check(path: &str, value: &Value, schema: &Value) -> Result<()> {
             }
         }
         Value::Number(number) => {
-            let (number, bound) = (number.as_f64().unwrap_or_default(), |key: &str| schema[key].as_f64());
-            if bound("minimum").is_some_and(|least| number < least) || bound("maximum").is_some_and(|most| number > most) {
-                bail!("{path} is {number}; it is at least {} and at most {}", schema["minimum"], schema["maximum"]);
+            let (number, bound) = (number.as_f64().unwrap_or_default(), |key: &str| {
+                schema[key].as_f64()
+            });
+            if bound("minimum").is_some_and(|least| number < least)
+                || bound("maximum").is_some_and(|most| number > most)
+            {
+                bail!(
+                    "{path} is {number}; it is at least {} and at most {}",
+                    schema["minimum"],
+                    schema["maximum"]
+                );
             }
         }
         Value::Null | Value::Bool(_) => {}
@@ -108,7 +142,11 @@ fn check(path: &str, value: &Value, schema: &Value) -> Result<()> {
 }
 
 fn unknown<'a>(name: &str, path: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let at = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let at = if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    };
     format!("there is no field {at}{}", suggestion(name, known))
 }
 
@@ -128,47 +166,91 @@ mod tests {
              env: [{name: A, value: b}]\n  targets: [a.b]\n  parallelism: 3\n  arguments: {plan: [-compact-warnings]}\n",
         );
         assert_eq!(spec.unwrap().len(), 6);
-        assert!(of("apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\n").unwrap().is_empty());
+        assert!(
+            of("apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\n")
+                .unwrap()
+                .is_empty()
+        );
         let dir = tempfile::tempdir().unwrap();
         assert!(read(dir.path()).unwrap().is_empty());
         fs::write(dir.path().join(FILE), "a: [").unwrap();
         let error = format!("{:#}", read(dir.path()).unwrap_err());
-        assert!(error.contains("pawl.yaml; nothing was changed: it is no YAML"), "{error}");
+        assert!(
+            error.contains("pawl.yaml; nothing was changed: it is no YAML"),
+            "{error}"
+        );
     }
 
     #[test]
     fn accepted_fields_are_fields_of_a_run() {
         let crd = crds::crd::terraform_run();
-        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+            ["properties"];
         assert!(HERE.split(", ").all(|name| schema.get(name).is_some()));
     }
 
     #[test]
     fn unknown_field_is_named_with_a_suggestion() {
         let rows = [
-            ("  variablefiles: []\n", "there is no field spec.variableFiles (did you mean variableFiles?)"),
-            ("  target: []\n", "there is no field spec.target (did you mean targets?)"),
-            ("  files: [{path: a, inn: Home}]\n", "there is no field spec.files[0].inn (did you mean in?)"),
-            ("  files: [{path: a, in: Elsewhere}]\n", "spec.files[0].in is \"Elsewhere\"; it is one of Home, Source"),
-            ("  parallelism: 0\n", "spec.parallelism is 0; it is at least 1"),
+            (
+                "  variablefiles: []\n",
+                "there is no field spec.variableFiles (did you mean variableFiles?)",
+            ),
+            (
+                "  target: []\n",
+                "there is no field spec.target (did you mean targets?)",
+            ),
+            (
+                "  files: [{path: a, inn: Home}]\n",
+                "there is no field spec.files[0].inn (did you mean in?)",
+            ),
+            (
+                "  files: [{path: a, in: Elsewhere}]\n",
+                "spec.files[0].in is \"Elsewhere\"; it is one of Home, Source",
+            ),
+            (
+                "  parallelism: 0\n",
+                "spec.parallelism is 0; it is at least 1",
+            ),
             ("  parallelism: many\n", "spec.parallelism: invalid type"),
-            ("  source: {inline: {files: {}}}\n", "spec.source is not taken from this file: the source is the folder"),
+            (
+                "  source: {inline: {files: {}}}\n",
+                "spec.source is not taken from this file: the source is the folder",
+            ),
             ("  operation: Destroy\n", "the command line selects it"),
             ("  backend: {type: s3}\n", "the backend is the code's"),
-            ("  retry: {limit: 1}\n", "it is of runs in a cluster; here are arguments, env"),
+            (
+                "  retry: {limit: 1}\n",
+                "it is of runs in a cluster; here are arguments, env",
+            ),
             ("  zzz: 1\n", "there is no field spec.zzz"),
         ];
         for (spec, said) in rows {
             let error = read_of(spec).unwrap_err();
-            assert!(error.to_lowercase().starts_with(&said.to_lowercase()) || error.contains(said), "{spec}: {error}");
+            assert!(
+                error.to_lowercase().starts_with(&said.to_lowercase()) || error.contains(said),
+                "{spec}: {error}"
+            );
         }
         for (text, said) in [
-            ("kind: TerraformRun\nspec: {}\n", "apiVersion is not pawl.run/v1alpha1"),
-            ("apiVersion: pawl.run/v1alpha1\nkind: TerraformRunn\n", "kind is not TerraformRun"),
-            ("apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspecs: {}\n", "there is no field specs (did you mean spec?)"),
+            (
+                "kind: TerraformRun\nspec: {}\n",
+                "apiVersion is not pawl.run/v1alpha1",
+            ),
+            (
+                "apiVersion: pawl.run/v1alpha1\nkind: TerraformRunn\n",
+                "kind is not TerraformRun",
+            ),
+            (
+                "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspecs: {}\n",
+                "there is no field specs (did you mean spec?)",
+            ),
             ("[]", "it is no TerraformRun"),
         ] {
-            assert!(format!("{:#}", of(text).unwrap_err()).contains(said), "{text}");
+            assert!(
+                format!("{:#}", of(text).unwrap_err()).contains(said),
+                "{text}"
+            );
         }
     }
 }

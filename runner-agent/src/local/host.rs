@@ -27,7 +27,12 @@ pub struct Laptop {
 impl Laptop {
     /// Creates the host for a run with these settings and the person's plan arguments.
     pub fn new(settings: Arc<Settings>, plan_args: Vec<OsString>, colour: bool) -> Self {
-        Self { top: settings.folder.as_deref().map(top_of), settings, plan_args, colour }
+        Self {
+            top: settings.folder.as_deref().map(top_of),
+            settings,
+            plan_args,
+            colour,
+        }
     }
 }
 
@@ -40,7 +45,13 @@ impl Host for Laptop {
     fn tool_env(&self, own: &[(String, String)]) -> Vec<(OsString, OsString)> {
         let unattended = UNATTENDED.map(|(name, value)| (name.into(), value.into()));
         let own = own.iter().map(|(name, value)| (name.into(), value.into()));
-        self.settings.inherited.iter().cloned().chain(own).chain(unattended).collect()
+        self.settings
+            .inherited
+            .iter()
+            .cloned()
+            .chain(own)
+            .chain(unattended)
+            .collect()
     }
 
     fn cli_config(&self) -> Option<PathBuf> {
@@ -65,7 +76,9 @@ impl Host for Laptop {
     }
 
     fn terminal(&self) -> Option<Terminal> {
-        Some(Terminal { colour: self.colour })
+        Some(Terminal {
+            colour: self.colour,
+        })
     }
 
     /// A folder is permanent, and so is a state in it.
@@ -108,14 +121,23 @@ mod tests {
     async fn persons_machine_is_left_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = vec![dir.path().join("scratch")];
-        let settings = Arc::new(Settings { scratch, ..Settings::below(dir.path()) });
-        let files = [settings.home(), settings.tmp(), settings.scratch[0].clone()].map(|dir| dir.join("file"));
+        let settings = Arc::new(Settings {
+            scratch,
+            ..Settings::below(dir.path())
+        });
+        let files = [settings.home(), settings.tmp(), settings.scratch[0].clone()]
+            .map(|dir| dir.join("file"));
         for file in &files {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, "").unwrap();
         }
         let host = Arc::new(Laptop::new(settings.clone(), Vec::new(), false));
-        let work = PhaseRunner::new(settings, host, Children::default(), Log::to(std::io::sink()));
+        let work = PhaseRunner::new(
+            settings,
+            host,
+            Children::default(),
+            Log::to(std::io::sink()),
+        );
         work.empty_home().await.unwrap();
         assert!(files.iter().all(|file| file.exists()));
     }

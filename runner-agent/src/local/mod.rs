@@ -36,8 +36,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use crds::{
-    Attempt, Changed, Failure, Phase, Reason, RunResult, TerraformRun, TerraformRunStatus, Tool, ToolName, names, pod_env,
-    whole_seconds,
+    Attempt, Changed, Failure, Phase, Reason, RunResult, TerraformRun, TerraformRunStatus, Tool,
+    ToolName, names, pod_env, whole_seconds,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -107,7 +107,9 @@ struct Ready {
 fn settle(folder: &Folder, screen: &Screen) -> Result<()> {
     for (dir, run) in folder.all() {
         let status = run.status.clone().unwrap_or_default();
-        if status.is_terminal() || status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none() {
+        if status.is_terminal()
+            || status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none()
+        {
             continue;
         }
         let restored = status.plan.is_some() && status.claim.is_none();
@@ -120,7 +122,10 @@ fn settle(folder: &Folder, screen: &Screen) -> Result<()> {
             } else {
                 end_untold(status);
                 let text = status.message.clone().unwrap_or_default();
-                screen.strong(&format!("the run {} before this one: {text}", dir.display()), false);
+                screen.strong(
+                    &format!("the run {} before this one: {text}", dir.display()),
+                    false,
+                );
             }
         })?;
     }
@@ -130,54 +135,114 @@ fn settle(folder: &Folder, screen: &Screen) -> Result<()> {
 /// Ends a run whose process did not report an end. After the claim, the result is unknown.
 fn end_untold(status: &mut TerraformRunStatus) {
     let (result, reason, changes, text) = if status.claim.is_some() {
-        let text =
-            "the process was killed in mid-apply; it is not known what was applied, and the tool may still run or hold the lock";
-        (RunResult::Indeterminate, Reason::ApplyUnconfirmed, Changed::Unknown, text)
+        let text = "the process was killed in mid-apply; it is not known what was applied, and the tool may still run or hold the lock";
+        (
+            RunResult::Indeterminate,
+            Reason::ApplyUnconfirmed,
+            Changed::Unknown,
+            text,
+        )
     } else {
-        (RunResult::Failed, Reason::Terminated, Changed::None, "the process ended before anything was applied")
+        (
+            RunResult::Failed,
+            Reason::Terminated,
+            Changed::None,
+            "the process ended before anything was applied",
+        )
     };
     (status.phase, status.result) = (Some(result.phase()), Some(result));
     status.completion_time = Some(whole_seconds(Timestamp::now()));
     status.message = Some(match &status.failure {
         // A failed attempt that a cluster would retry.
-        Some(failure) if status.claim.is_none() => format!("{}; nothing was changed", failure.message),
+        Some(failure) if status.claim.is_none() => {
+            format!("{}; nothing was changed", failure.message)
+        }
         Some(_) | None => text.to_owned(),
     });
-    status.failure.get_or_insert_with(|| Failure { changes, ..reason.failure(text) });
+    status.failure.get_or_insert_with(|| Failure {
+        changes,
+        ..reason.failure(text)
+    });
 }
 
-fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, command: &str, screen: &Screen) -> Result<Ready> {
+fn fresh(
+    folder: &Folder,
+    target: &Target,
+    arguments: &Arguments,
+    verb: Verb,
+    command: &str,
+    screen: &Screen,
+) -> Result<Ready> {
     let operation = arguments.operation(verb)?;
     let stack = target.folder();
-    let mut spec = stack.map(|folder| config::read(folder)).transpose()?.unwrap_or_default();
+    let mut spec = stack
+        .map(|folder| config::read(folder))
+        .transpose()?
+        .unwrap_or_default();
     arguments.put_into(&mut spec);
-    let of_folder: Tool = spec.get("tool").cloned().map(serde_json::from_value).transpose()?.unwrap_or_default();
-    let (asked, version) =
-        arguments.tool.clone().map_or((of_folder.name, of_folder.version), |(name, version)| (Some(name), version));
-    let said = asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
+    let of_folder: Tool = spec
+        .get("tool")
+        .cloned()
+        .map(serde_json::from_value)
+        .transpose()?
+        .unwrap_or_default();
+    let (asked, version) = arguments
+        .tool
+        .clone()
+        .map_or((of_folder.name, of_folder.version), |(name, version)| {
+            (Some(name), version)
+        });
+    let said =
+        asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
     // Code that is not fetched yet may need either tool. The tools on PATH do not select one, since a cluster selects by the code.
-    let wanted = if stack.is_some() { said.or(Some(ToolName::OpenTofu)) } else { asked };
+    let wanted = if stack.is_some() {
+        said.or(Some(ToolName::OpenTofu))
+    } else {
+        asked
+    };
     let mut tools = tool::path::tools(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
     for one in tool::path::installed(wanted) {
         // The version on PATH wins, since the person uses it by hand.
-        if !tools.iter().any(|other| (other.name, &other.version) == (one.name, &one.version)) {
+        if !tools
+            .iter()
+            .any(|other| (other.name, &other.version) == (one.name, &one.version))
+        {
             tools.push(one);
         }
     }
     let (name, work) = folder.begin()?;
     tool::path::link(&work.join("tools"), &tools)?;
-    let selected = stack.and_then(|stack| std::fs::read_to_string(stack.join(".terraform/environment")).ok());
-    let from_env = std::env::var("TF_WORKSPACE").ok().filter(|name| !name.is_empty());
-    let of_folder = spec.get("workspace").and_then(Value::as_str).map(str::to_owned);
-    let workspace = arguments.workspace.clone().or(from_env).or(of_folder).or(selected).unwrap_or_else(|| "default".to_owned());
-    let mode = if arguments.auto_approve { "Automatic" } else { "Manual" };
+    let selected =
+        stack.and_then(|stack| std::fs::read_to_string(stack.join(".terraform/environment")).ok());
+    let from_env = std::env::var("TF_WORKSPACE")
+        .ok()
+        .filter(|name| !name.is_empty());
+    let of_folder = spec
+        .get("workspace")
+        .and_then(Value::as_str)
+        .map(str::to_owned);
+    let workspace = arguments
+        .workspace
+        .clone()
+        .or(from_env)
+        .or(of_folder)
+        .or(selected)
+        .unwrap_or_else(|| "default".to_owned());
+    let mode = if arguments.auto_approve {
+        "Automatic"
+    } else {
+        "Manual"
+    };
     let Value::Object(own) = json!({"operation": operation, "source": target.source(),
         "tool": {"name": asked, "version": version}, "workspace": workspace.trim(), "approval": {"mode": mode}})
     else {
         bail!("the run is invalid");
     };
     spec.extend(own);
-    let mut run = TerraformRun::new(&name, serde_json::from_value(Value::Object(spec)).context("the run is invalid")?);
+    let mut run = TerraformRun::new(
+        &name,
+        serde_json::from_value(Value::Object(spec)).context("the run is invalid")?,
+    );
     run.metadata.namespace = Some("local".to_owned());
     run.metadata.uid = Some(nonce());
     open_attempt(&mut run, 1);
@@ -190,25 +255,50 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
         });
     }
     let settings = Arc::new(settings(&run, &work, target, command));
-    let host = Arc::new(Laptop::new(settings.clone(), arguments.plan_args()?, screen.has_colour()));
-    Ok(Ready { api: FileApi::create(&work.join("run.json"), run)?, settings, host })
+    let host = Arc::new(Laptop::new(
+        settings.clone(),
+        arguments.plan_args()?,
+        screen.has_colour(),
+    ));
+    Ok(Ready {
+        api: FileApi::create(&work.join("run.json"), run)?,
+        settings,
+        host,
+    })
 }
 
 /// Approves and resumes the run with the waiting plan.
-fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsString>, command: &str) -> Result<Ready> {
+fn resumed(
+    folder: &Folder,
+    target: &Target,
+    checksum: &str,
+    plan_args: Vec<OsString>,
+    command: &str,
+) -> Result<Ready> {
     let waiting = folder.waiting();
-    let Some((work, mut run)) = waiting.iter().find(|(_, run)| checksum_of(run) == checksum).cloned() else {
+    let Some((work, mut run)) = waiting
+        .iter()
+        .find(|(_, run)| checksum_of(run) == checksum)
+        .cloned()
+    else {
         if let Some(why) = superseded::why(folder, checksum) {
             bail!("the plan {checksum} no longer waits: {why}; make a new one with `{command}`");
         }
         match waiting.first() {
-            Some((_, run)) => bail!("the plan that waits is {}, not {checksum}; nothing was applied", checksum_of(run)),
+            Some((_, run)) => bail!(
+                "the plan that waits is {}, not {checksum}; nothing was applied",
+                checksum_of(run)
+            ),
             None => bail!("no plan waits here; make one with `{command}`; nothing was applied"),
         }
     };
     let created = run.plan().and_then(|plan| plan.created_at.clone());
-    let limit = jiff::SignedDuration::try_from(run.spec.approval.expires_after.0).unwrap_or(jiff::SignedDuration::MAX);
-    if created.is_some_and(|at| at.0.checked_add(limit).is_ok_and(|until| until < Timestamp::now())) {
+    let limit = jiff::SignedDuration::try_from(run.spec.approval.expires_after.0)
+        .unwrap_or(jiff::SignedDuration::MAX);
+    if created.is_some_and(|at| {
+        at.0.checked_add(limit)
+            .is_ok_and(|until| until < Timestamp::now())
+    }) {
         bail!(
             "the plan {checksum} is older than {}; make a new one with `{command}`; nothing was applied",
             run.spec.approval.expires_after
@@ -217,16 +307,25 @@ fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsSt
     let number = run.attempt().map_or(1, |attempt| attempt.number + 1);
     open_attempt(&mut run, number);
     // The restored run does not ask again: the person has approved on the command line.
-    let settings = Arc::new(Settings { restores: true, ..settings(&run, &work, target, command) });
+    let settings = Arc::new(Settings {
+        restores: true,
+        ..settings(&run, &work, target, command)
+    });
     let host = Arc::new(Laptop::new(settings.clone(), plan_args, false));
     let api = FileApi::create(&work.join("run.json"), run)?;
     api.approve(checksum, &session::person())?;
-    Ok(Ready { api, settings, host })
+    Ok(Ready {
+        api,
+        settings,
+        host,
+    })
 }
 
 /// The checksum of a run's plan; empty without a plan.
 fn checksum_of(run: &TerraformRun) -> String {
-    run.plan().map(|plan| plan.checksum.clone()).unwrap_or_default()
+    run.plan()
+        .map(|plan| plan.checksum.clone())
+        .unwrap_or_default()
 }
 
 fn open_attempt(run: &mut TerraformRun, number: u32) {
@@ -254,7 +353,11 @@ fn settings(run: &TerraformRun, work: &Path, target: &Target, command: &str) -> 
     let name = run.metadata.name.clone().unwrap_or_default();
     let below = Settings::below(work);
     // Values of Secrets in a cluster come from files below `.pawl`, which git ignores.
-    let of_objects = |kind: &str, none: &Path| target.folder().map_or(none.to_owned(), |folder| folder.join(".pawl").join(kind));
+    let of_objects = |kind: &str, none: &Path| {
+        target
+            .folder()
+            .map_or(none.to_owned(), |folder| folder.join(".pawl").join(kind))
+    };
     Settings {
         secrets: of_objects("secrets", &below.secrets),
         config_maps: of_objects("configmaps", &below.config_maps),
@@ -273,6 +376,10 @@ fn settings(run: &TerraformRun, work: &Path, target: &Target, command: &str) -> 
 /// Opens the log of a run. Each process that works on the run appends to it.
 fn log_file(work: &Path) -> Result<std::fs::File> {
     let path = work.join("log");
-    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&path);
     file.with_context(|| format!("{} cannot be written", path.display()))
 }

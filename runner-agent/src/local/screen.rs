@@ -75,7 +75,10 @@ impl Screen {
     /// Prints an emphasised line: a result, or the head of a question.
     pub fn strong(&self, text: &str, good: bool) {
         if self.has_colour() {
-            self.line(&format!("\x1b[1;{}m{text}\x1b[0m", if good { 32 } else { 31 }));
+            self.line(&format!(
+                "\x1b[1;{}m{text}\x1b[0m",
+                if good { 32 } else { 31 }
+            ));
         } else {
             self.line(text);
         }
@@ -110,18 +113,34 @@ impl Screen {
         }
         for line in status.history.iter().skip(shown.min(status.history.len())) {
             // The final message repeats this failure in full.
-            if status.failure.as_ref().is_some_and(|failure| is_said_by(line, &failure.reason, &failure.message)) {
+            if status
+                .failure
+                .as_ref()
+                .is_some_and(|failure| is_said_by(line, &failure.reason, &failure.message))
+            {
                 continue;
             }
-            let text = line.split_once("  ").map_or(line.as_str(), |(_, rest)| rest);
-            self.line(&if self.has_colour() { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() });
+            let text = line
+                .split_once("  ")
+                .map_or(line.as_str(), |(_, rest)| rest);
+            self.line(&if self.has_colour() {
+                format!("\x1b[2m{text}\x1b[0m")
+            } else {
+                text.to_owned()
+            });
         }
-        let progress = status.progress.as_ref().filter(|p| p.total > 0 && status.phase == Some(Phase::Apply));
+        let progress = status
+            .progress
+            .as_ref()
+            .filter(|p| p.total > 0 && status.phase == Some(Phase::Apply));
         if let (Some(progress), Some(bar)) = (progress, &self.bar) {
             bar.set_length(progress.total.into());
             bar.set_position(progress.done.into());
             let silent = progress.quiet_since.as_ref().and(status.message.as_deref());
-            self.bar(BAR, silent.or(progress.current.as_deref()).unwrap_or_default());
+            self.bar(
+                BAR,
+                silent.or(progress.current.as_deref()).unwrap_or_default(),
+            );
         } else if status.phase == Some(Phase::AwaitingApproval) && status.approval.is_some() {
             self.spin("the plan is compared with the files on disk");
         } else {
@@ -149,7 +168,9 @@ impl Screen {
 
 /// Whether a history line reports this failure. The line may be truncated.
 fn is_said_by(line: &str, reason: &str, message: &str) -> bool {
-    let told = line.split_once(&format!("{reason}: ")).map(|(_, told)| told.trim_end_matches('…'));
+    let told = line
+        .split_once(&format!("{reason}: "))
+        .map(|(_, told)| told.trim_end_matches('…'));
     told.is_some_and(|told| !told.is_empty() && message.starts_with(told))
 }
 
@@ -173,17 +194,24 @@ pub struct Teller {
 impl Teller {
     /// Prints on the screen that also shows this log.
     pub fn new(screen: Screen, log: Log) -> Self {
-        Self { screen, log, told: Arc::default() }
+        Self {
+            screen,
+            log,
+            told: Arc::default(),
+        }
     }
 
     /// Prints the new lines. In JSON mode each status contains the history.
     pub async fn tell(&self, status: &TerraformRunStatus) {
-        if self.screen.mode == Mode::Json || self.told.load(Ordering::Relaxed) >= status.history.len() {
+        if self.screen.mode == Mode::Json
+            || self.told.load(Ordering::Relaxed) >= status.history.len()
+        {
             return;
         }
         self.log.flush(FLUSH).await;
         let told = self.told.load(Ordering::Relaxed);
-        self.told.store(self.screen.show(status, told), Ordering::Relaxed);
+        self.told
+            .store(self.screen.show(status, told), Ordering::Relaxed);
     }
 }
 
@@ -199,18 +227,27 @@ impl crate::process::LogSink for Tee {}
 
 impl Tee {
     pub const fn new(file: File, screen: Screen) -> Self {
-        Self { file, screen, partial: Vec::new() }
+        Self {
+            file,
+            screen,
+            partial: Vec::new(),
+        }
     }
 }
 
 impl Write for Tee {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.partial.extend_from_slice(bytes);
-        let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') else { return Ok(bytes.len()) };
+        let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') else {
+            return Ok(bytes.len());
+        };
         let whole: Vec<u8> = self.partial.drain(..=end).collect();
         let text = String::from_utf8_lossy(&whole[..end]);
         // The result shows the run's final message.
-        let shown: Vec<&str> = text.split('\n').filter(|line| !line.starts_with("pawl: ")).collect();
+        let shown: Vec<&str> = text
+            .split('\n')
+            .filter(|line| !line.starts_with("pawl: "))
+            .collect();
         if !shown.is_empty() {
             self.screen.line(&shown.join("\n"));
         }
@@ -229,8 +266,14 @@ fn plain(text: &str) -> String {
     let mut parts = text.split("\x1b[");
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let end = part.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(part.len());
-        plain.push_str(if part[end..].starts_with('m') { &part[end + 1..] } else { part });
+        let end = part
+            .find(|c: char| !c.is_ascii_digit() && c != ';')
+            .unwrap_or(part.len());
+        plain.push_str(if part[end..].starts_with('m') {
+            &part[end + 1..]
+        } else {
+            part
+        });
     }
     plain
 }
@@ -241,12 +284,24 @@ mod tests {
 
     #[test]
     fn log_file_has_no_colours() {
-        assert_eq!(plain("\x1b[1m\x1b[32;1mok\x1b[0m and [0m\x1b[m"), "ok and [0m");
+        assert_eq!(
+            plain("\x1b[1m\x1b[32;1mok\x1b[0m and [0m\x1b[m"),
+            "ok and [0m"
+        );
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut tee = Tee::new(File::create(&path).unwrap(), Screen { mode: Mode::Json, bar: None });
+        let mut tee = Tee::new(
+            File::create(&path).unwrap(),
+            Screen {
+                mode: Mode::Json,
+                bar: None,
+            },
+        );
         tee.write_all(b"\x1b[1mone").unwrap();
         tee.write_all(b"\x1b[0m\ntwo\npawl: three\n").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\npawl: three\n");
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            "one\ntwo\npawl: three\n"
+        );
     }
 }

@@ -48,7 +48,11 @@ pub(super) fn person() -> String {
 
 /// Works on a run until it ends or waits. Returns the exit code.
 pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
-    let Ready { api, settings, host } = ready;
+    let Ready {
+        api,
+        settings,
+        host,
+    } = ready;
     let mut changes = api.changes();
     let children = Children::default();
     let reaper = tokio::spawn(reap_strangers(children.clone()));
@@ -56,8 +60,18 @@ pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
     let teller = Teller::new(screen.clone(), log.clone());
     teller.tell(&api.status()).await;
     api.told_by(teller.clone());
-    let work = Arc::new(PhaseRunner::new(settings.clone(), host, children.clone(), log.clone()));
-    let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
+    let work = Arc::new(PhaseRunner::new(
+        settings.clone(),
+        host,
+        children.clone(),
+        log.clone(),
+    ));
+    let driver = Driver::new(
+        Arc::new(api.clone()),
+        work.clone(),
+        SystemClock,
+        settings.clone(),
+    );
     // The person's input reaches the state machine through the run, as in a cluster, so this channel of stop signals stays empty.
     let (_stop, stops) = mpsc::unbounded_channel();
     let mut driver = tokio::spawn(driver.run(stops));
@@ -114,7 +128,12 @@ pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
     teller.tell(&status).await;
     screen.show(&status, HISTORY);
     screen.rest();
-    Ok(say(screen, &status, &settings.work.display().to_string(), waits))
+    Ok(say(
+        screen,
+        &status,
+        &settings.work.display().to_string(),
+        waits,
+    ))
 }
 
 /// Signals that cancel a run. Includes a closed terminal, which would otherwise kill the tool during an apply.
@@ -174,7 +193,9 @@ fn waits_for(status: &TerraformRunStatus) -> &'static str {
         }
         Phase::Init => "init was asked to stop and is waited for; nothing was changed",
         Phase::Plan => "plan was asked to stop and is waited for; nothing was changed",
-        Phase::Pending | Phase::Setup => "the fetch of the source is waited for; nothing was changed",
+        Phase::Pending | Phase::Setup => {
+            "the fetch of the source is waited for; nothing was changed"
+        }
         _ => "the run is about to end; nothing was applied",
     }
 }
@@ -191,7 +212,10 @@ fn ask(screen: &Screen, status: &TerraformRunStatus, answers: mpsc::UnboundedSen
         let mut line = String::new();
         let answer = match std::io::stdin().lock().read_line(&mut line) {
             Ok(0) | Err(_) => None,
-            Ok(_) => Some(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")),
+            Ok(_) => Some(matches!(
+                line.trim().to_ascii_lowercase().as_str(),
+                "y" | "yes"
+            )),
         };
         let _ = answers.send(answer);
     });
@@ -219,14 +243,25 @@ fn close(api: &super::FileApi, commands: &Commands) -> Result<()> {
 
 /// Names the files that changed since the plan, since the checksum only shows that something changed.
 fn name_changed(api: &super::FileApi, settings: &Settings) -> Result<()> {
-    let is_other = api.status().failure.is_some_and(|failure| failure.reason == reason::CHECKSUM_MISMATCH);
-    let (Some(stack), true) = (&settings.folder, is_other) else { return Ok(()) };
+    let is_other = api
+        .status()
+        .failure
+        .is_some_and(|failure| failure.reason == reason::CHECKSUM_MISMATCH);
+    let (Some(stack), true) = (&settings.folder, is_other) else {
+        return Ok(());
+    };
     let planned = std::fs::metadata(settings.plan_file()).and_then(|plan| plan.modified());
-    let changed = planned.map(|at| plan_checksum::changed_since(stack, at)).unwrap_or_default();
+    let changed = planned
+        .map(|at| plan_checksum::changed_since(stack, at))
+        .unwrap_or_default();
     let names = match changed.as_slice() {
         // A removed file, or another tool.
         [] => return Ok(()),
-        names if names.len() > NAMED => format!("{} and {} more", names[..NAMED].join(", "), names.len() - NAMED),
+        names if names.len() > NAMED => format!(
+            "{} and {} more",
+            names[..NAMED].join(", "),
+            names.len() - NAMED
+        ),
         names => names.join(", "),
     };
     api.change(|run| {
@@ -268,5 +303,7 @@ fn say(screen: &Screen, status: &TerraformRunStatus, record: &str, waits: bool) 
 
 fn sentence(message: &str) -> String {
     let mut chars = message.chars();
-    chars.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), chars.as_str()))
+    chars.next().map_or_else(String::new, |first| {
+        format!("{}{}.", first.to_uppercase(), chars.as_str())
+    })
 }

@@ -11,7 +11,9 @@ use super::{api::FileApi, checksum_of, folder::Folder};
 pub(super) fn end(folder: &Folder) -> io::Result<()> {
     let all = folder.all();
     for (dir, run) in folder.waiting() {
-        let Some((_, newer)) = all.iter().find(|(_, other)| overtakes(other, &run)) else { continue };
+        let Some((_, newer)) = all.iter().find(|(_, other)| overtakes(other, &run)) else {
+            continue;
+        };
         let name = newer.metadata.name.clone().unwrap_or_default();
         FileApi::create(&dir.join("run.json"), run)?.change(|run| {
             let status = run.status.get_or_insert_default();
@@ -28,17 +30,33 @@ pub(super) fn end(folder: &Folder) -> io::Result<()> {
 
 /// Why the plan with this checksum no longer waits, if so.
 pub(super) fn why(folder: &Folder, checksum: &str) -> Option<String> {
-    let overtaken = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.result == Some(RunResult::Superseded));
-    let found = folder.all().into_iter().find(|(_, run)| checksum_of(run) == checksum && overtaken(run));
+    let overtaken = |run: &TerraformRun| {
+        run.status
+            .as_ref()
+            .is_some_and(|s| s.result == Some(RunResult::Superseded))
+    };
+    let found = folder
+        .all()
+        .into_iter()
+        .find(|(_, run)| checksum_of(run) == checksum && overtaken(run));
     found.and_then(|(_, run)| run.status?.message)
 }
 
 /// Whether a run changed the state of the same stack after a plan of it was made. Records of several git URLs are in the same folder.
 fn overtakes(other: &TerraformRun, plan: &TerraformRun) -> bool {
     let state = |run: &TerraformRun| (run.spec.source.clone(), run.spec.workspace.clone());
-    let Some(status) = &other.status else { return false };
-    let Some(claim) = &status.claim else { return false };
-    if state(other) != state(plan) || status.failure.as_ref().is_some_and(|failure| failure.changes == Changed::None) {
+    let Some(status) = &other.status else {
+        return false;
+    };
+    let Some(claim) = &status.claim else {
+        return false;
+    };
+    if state(other) != state(plan)
+        || status
+            .failure
+            .as_ref()
+            .is_some_and(|failure| failure.changes == Changed::None)
+    {
         return false;
     }
     // True for a run that started after the plan, since runs of a folder follow each other; and for one that started before it and was
@@ -55,7 +73,8 @@ mod tests {
     use super::*;
 
     fn run(name: &str, status: &serde_json::Value) -> TerraformRun {
-        let mut run = TerraformRun::new(name, serde_json::from_value(json!({"source": {}})).unwrap());
+        let mut run =
+            TerraformRun::new(name, serde_json::from_value(json!({"source": {}})).unwrap());
         run.status = Some(serde_json::from_value(status.clone()).unwrap());
         run
     }
@@ -63,8 +82,14 @@ mod tests {
     #[test]
     fn only_a_later_apply_makes_a_waiting_plan_stale() {
         let made = "2026-01-01T10:00:05Z".parse::<Timestamp>().unwrap();
-        let plan = PlanStatus { created_at: Some(whole_seconds(made)), ..PlanStatus::default() };
-        let plan = run("20260101-100000", &json!({"phase": "AwaitingApproval", "plan": plan}));
+        let plan = PlanStatus {
+            created_at: Some(whole_seconds(made)),
+            ..PlanStatus::default()
+        };
+        let plan = run(
+            "20260101-100000",
+            &json!({"phase": "AwaitingApproval", "plan": plan}),
+        );
         let at = |second: &str| {
             let at = format!("2026-01-01T{second}Z");
             json!({"phase": "Failed", "claim": {"checksum": "sha256:b", "attempt": 1, "podUID": "local", "nonce": "n", "at": at}})
@@ -84,7 +109,11 @@ mod tests {
             (older, at("09:00:01"), false),
         ];
         for (name, status, wanted) in rows {
-            assert_eq!(overtakes(&run(name, &status), &plan), wanted, "{name} {status}");
+            assert_eq!(
+                overtakes(&run(name, &status), &plan),
+                wanted,
+                "{name} {status}"
+            );
         }
         let mut elsewhere = run(newer, &at("10:00:12"));
         elsewhere.spec.workspace = "staging".into();

@@ -38,13 +38,38 @@ const WORDS: &[(&str, Word)] = &[
     ("no-color", Flag),
     ("refresh-only", Flag),
     ("refresh", Bool),
-    ("input", Fixed("false", "the tool asks for nothing; give values by --var, --var-file or TF_VAR_NAME")),
+    (
+        "input",
+        Fixed(
+            "false",
+            "the tool asks for nothing; give values by --var, --var-file or TF_VAR_NAME",
+        ),
+    ),
     ("lock", Fixed("true", "a state is always locked")),
-    ("backend-config", Instead("the backend is the code's; for what is not in it set TF_CLI_ARGS_init='-backend-config=…'")),
-    ("chdir", Instead("the directory is the last word: runner-agent local plan DIR")),
-    ("destroy", Instead("it is a verb: `runner-agent local destroy` plans the removal, asks, and carries it out")),
-    ("detailed-exitcode", Instead("exit code 2 means that a plan waits; --json prints its counts")),
-    ("migrate-state", Instead("a run never moves a state; run `init -migrate-state` of the tool once")),
+    (
+        "backend-config",
+        Instead(
+            "the backend is the code's; for what is not in it set TF_CLI_ARGS_init='-backend-config=…'",
+        ),
+    ),
+    (
+        "chdir",
+        Instead("the directory is the last word: runner-agent local plan DIR"),
+    ),
+    (
+        "destroy",
+        Instead(
+            "it is a verb: `runner-agent local destroy` plans the removal, asks, and carries it out",
+        ),
+    ),
+    (
+        "detailed-exitcode",
+        Instead("exit code 2 means that a plan waits; --json prints its counts"),
+    ),
+    (
+        "migrate-state",
+        Instead("a run never moves a state; run `init -migrate-state` of the tool once"),
+    ),
     (
         "out",
         Instead(
@@ -71,14 +96,22 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, S
             break;
         }
         // `-h` is Pawl's own short option, and `-` is an operand.
-        let option = word.to_str().and_then(|text| text.strip_prefix('-')).filter(|text| text.len() > 1);
+        let option = word
+            .to_str()
+            .and_then(|text| text.strip_prefix('-'))
+            .filter(|text| text.len() > 1);
         let Some(option) = option else {
             read.push(word);
             continue;
         };
         let bare = option.strip_prefix('-').unwrap_or(option);
-        let (name, value) = bare.split_once('=').map_or((bare, None), |(name, value)| (name, Some(value)));
-        let found = WORDS.iter().find(|(known, _)| *known == name).map(|(_, word)| *word);
+        let (name, value) = bare
+            .split_once('=')
+            .map_or((bare, None), |(name, value)| (name, Some(value)));
+        let found = WORDS
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, word)| *word);
         match (found, value) {
             (Some(Value), _) => {
                 let mut whole = OsString::from(format!("--{name}"));
@@ -88,7 +121,9 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, S
                 }
                 read.push(whole);
             }
-            (Some(Bool), value) => read.push(format!("--{name}={}", value.unwrap_or("true")).into()),
+            (Some(Bool), value) => {
+                read.push(format!("--{name}={}", value.unwrap_or("true")).into())
+            }
             (Some(Flag), None | Some("true")) => read.push(format!("--{name}").into()),
             (Some(Flag), Some("false")) => {}
             (Some(Flag), Some(_)) => return Err(format!("-{name} is either true or false")),
@@ -98,19 +133,30 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, S
                     return Err(format!("-{name} is no option of local: {why}"));
                 }
             }
-            (Some(Instead(what)), _) => return Err(format!("-{name} is no option of local: {what}")),
+            (Some(Instead(what)), _) => {
+                return Err(format!("-{name} is no option of local: {what}"));
+            }
             (None, value) => {
                 if let Some((commands, takes_value)) = options::commands(name) {
                     let value = match value {
-                        None if takes_value => line.next().map(|word| word.to_string_lossy().into_owned()),
+                        None if takes_value => {
+                            line.next().map(|word| word.to_string_lossy().into_owned())
+                        }
                         value => value.map(str::to_owned),
                     };
-                    let word = value.map_or_else(|| format!("-{name}"), |value| format!("-{name}={value}"));
-                    read.extend(commands.iter().map(|command| OsString::from(format!("--argument={command}={word}"))));
+                    let word = value
+                        .map_or_else(|| format!("-{name}"), |value| format!("-{name}={value}"));
+                    read.extend(
+                        commands
+                            .iter()
+                            .map(|command| OsString::from(format!("--argument={command}={word}"))),
+                    );
                 } else if let Some(why) = options::instead(name) {
                     return Err(format!("-{name} is no option of local: {why}"));
                 } else if option == bare {
-                    return Err(format!("-{name} is no option of local; `runner-agent local --help` has those that are"));
+                    return Err(format!(
+                        "-{name} is no option of local; `runner-agent local --help` has those that are"
+                    ));
                 } else {
                     read.push(word);
                 }
@@ -126,9 +172,15 @@ mod tests {
     use super::*;
 
     fn said(words: &[&str]) -> Result<String, String> {
-        let line = ["runner-agent", "local"].iter().chain(words).map(OsString::from);
+        let line = ["runner-agent", "local"]
+            .iter()
+            .chain(words)
+            .map(OsString::from);
         read(line).map(|read| {
-            let words: Vec<_> = read[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
+            let words: Vec<_> = read[2..]
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect();
             words.join("|")
         })
     }
@@ -137,25 +189,52 @@ mod tests {
     fn supported_option_is_read_with_one_dash_as_with_two() {
         let rows: &[(&[&str], &str)] = &[
             (&["plan", "-var", "x=1", "net"], "plan|--var=x=1|net"),
-            (&["plan", "-var=x=1", "--var", "y=-target", "--var=z=a=b"], "plan|--var=x=1|--var=y=-target|--var=z=a=b"),
+            (
+                &["plan", "-var=x=1", "--var", "y=-target", "--var=z=a=b"],
+                "plan|--var=x=1|--var=y=-target|--var=z=a=b",
+            ),
             (&["-var", "x = 1"], "--var=x = 1"),
-            (&["apply", "-var-file", "a.tfvars", "-var-file=b.tfvars"], "apply|--var-file=a.tfvars|--var-file=b.tfvars"),
-            (&["apply", "-auto-approve", "-no-color", "-json"], "apply|--auto-approve|--no-color|--json"),
-            (&["apply", "-auto-approve=false", "-auto-approve=true"], "apply|--auto-approve"),
+            (
+                &["apply", "-var-file", "a.tfvars", "-var-file=b.tfvars"],
+                "apply|--var-file=a.tfvars|--var-file=b.tfvars",
+            ),
+            (
+                &["apply", "-auto-approve", "-no-color", "-json"],
+                "apply|--auto-approve|--no-color|--json",
+            ),
+            (
+                &["apply", "-auto-approve=false", "-auto-approve=true"],
+                "apply|--auto-approve",
+            ),
             (&["plan", "-input=false", "-lock=true"], "plan"),
-            (&["plan", "-refresh=false", "-refresh"], "plan|--refresh=false|--refresh=true"),
+            (
+                &["plan", "-refresh=false", "-refresh"],
+                "plan|--refresh=false|--refresh=true",
+            ),
             (&["plan", "-refresh-only"], "plan|--refresh-only"),
-            (&["plan", "-target", "a.b", "-target=a.c", "-replace=a.d"], "plan|--target=a.b|--target=a.c|--replace=a.d"),
+            (
+                &["plan", "-target", "a.b", "-target=a.c", "-replace=a.d"],
+                "plan|--target=a.b|--target=a.c|--replace=a.d",
+            ),
             (&["-parallelism=3"], "--parallelism=3"),
-            (&["plan", "-exclude", "a.b", "-upgrade", "net"], "plan|--argument=plan=-exclude=a.b|--argument=init=-upgrade|net"),
+            (
+                &["plan", "-exclude", "a.b", "-upgrade", "net"],
+                "plan|--argument=plan=-exclude=a.b|--argument=init=-upgrade|net",
+            ),
             (
                 &["-compact-warnings"],
                 "--argument=init=-compact-warnings|--argument=plan=-compact-warnings|--argument=apply=-compact-warnings",
             ),
-            (&["-workspace", "staging", "-tool=terraform"], "--workspace=staging|--tool=terraform"),
+            (
+                &["-workspace", "staging", "-tool=terraform"],
+                "--workspace=staging|--tool=terraform",
+            ),
             (&["-help"], "--help"),
             (&["-h"], "-h"),
-            (&["plan", "--unknown", "--", "-var"], "plan|--unknown|--|-var"),
+            (
+                &["plan", "--unknown", "--", "-var"],
+                "plan|--unknown|--|-var",
+            ),
             // The option parser reports a missing value.
             (&["plan", "-var"], "plan|--var"),
         ];
@@ -167,7 +246,10 @@ mod tests {
     #[test]
     fn unsupported_option_is_refused_with_an_alternative() {
         let rows = [
-            ("-backend-config=a=b", "TF_CLI_ARGS_init='-backend-config=…'"),
+            (
+                "-backend-config=a=b",
+                "TF_CLI_ARGS_init='-backend-config=…'",
+            ),
             ("-destroy", "`runner-agent local destroy`"),
             ("-out=p", "--approve"),
             ("--out", "--approve"),
@@ -179,7 +261,10 @@ mod tests {
         ];
         for (typed, part) in rows {
             let error = said(&["plan", typed]).unwrap_err();
-            assert!(error.contains(part) && !error.contains('\n'), "{typed}: {error}");
+            assert!(
+                error.contains(part) && !error.contains('\n'),
+                "{typed}: {error}"
+            );
         }
     }
 

@@ -24,22 +24,41 @@ pub fn next(state: &State, event: &E) -> Step {
     match state {
         State::Adopting => adopting(event),
         State::Setup(terms) => working(state, event, |task| {
-            (task == Task::SetupDone).then(|| (State::RecordingInit(terms), vec![Effect::Record(Phase::Init)]))
+            (task == Task::SetupDone).then(|| {
+                (
+                    State::RecordingInit(terms),
+                    vec![Effect::Record(Phase::Init)],
+                )
+            })
         }),
         // The waiting plan continues to wait: it is not planned again and needs no new approval.
         State::Restoring => working(state, event, |task| {
-            let waits = (State::RecordingResult(Mode::Manual), vec![Effect::Record(Phase::AwaitingApproval)]);
+            let waits = (
+                State::RecordingResult(Mode::Manual),
+                vec![Effect::Record(Phase::AwaitingApproval)],
+            );
             (task == Task::SetupDone).then_some(waits)
         }),
         State::Init(terms) => working(state, event, |task| {
-            (task == Task::InitDone).then(|| (State::RecordingPlan(terms), vec![Effect::Record(Phase::Plan)]))
+            (task == Task::InitDone).then(|| {
+                (
+                    State::RecordingPlan(terms),
+                    vec![Effect::Record(Phase::Plan)],
+                )
+            })
         }),
         State::Planning(terms) => working(state, event, |task| match task {
             Task::PlanDone { changes, harmless } => Some(planned(terms, changes, harmless)),
             _ => None,
         }),
-        State::RecordingInit(terms) => recording(state, event, (State::Init(terms), vec![Effect::RunInit])),
-        State::RecordingPlan(terms) => recording(state, event, (State::Planning(terms), vec![Effect::RunPlan])),
+        State::RecordingInit(terms) => {
+            recording(state, event, (State::Init(terms), vec![Effect::RunInit]))
+        }
+        State::RecordingPlan(terms) => recording(
+            state,
+            event,
+            (State::Planning(terms), vec![Effect::RunPlan]),
+        ),
         State::RecordingResult(Mode::Manual) => recording(state, event, stay(State::Awaiting)),
         State::RecordingResult(Mode::Automatic) => recording(state, event, stay(State::Leasing)),
         State::Leasing => leasing(event),
@@ -73,7 +92,11 @@ fn leave() -> Step {
 
 /// A step before the claim failed.
 fn failed(retried: bool) -> Step {
-    end(if retried { Ending::Attempt(Cause::Step) } else { Ending::Failed(Cause::Step) })
+    end(if retried {
+        Ending::Attempt(Cause::Step)
+    } else {
+        Ending::Failed(Cause::Step)
+    })
 }
 
 /// Ends a claimed run before its apply begins. Such an end is never retried, nor Canceled.
@@ -118,22 +141,34 @@ fn working(state: State, event: E, then: impl FnOnce(Task) -> Option<Step>) -> S
         E::Task(Task::StepFailed { retried }) => failed(retried),
         // A late result of another command does not end this one.
         E::Task(task) => then(task).unwrap_or_else(|| stay(state)),
-        E::Stop(stop) => (State::Stopping { stop, killed: false }, vec![Effect::Interrupt]),
+        E::Stop(stop) => (
+            State::Stopping {
+                stop,
+                killed: false,
+            },
+            vec![Effect::Interrupt],
+        ),
         _ => stay(state),
     }
 }
 
 fn planned(terms: Terms, changes: bool, harmless: bool) -> Step {
-    match (changes, terms.plan_only, if harmless { terms.mode } else { Mode::Manual }) {
+    match (
+        changes,
+        terms.plan_only,
+        if harmless { terms.mode } else { Mode::Manual },
+    ) {
         (false, _, _) => end(Ending::NoChanges),
         (true, true, _) => end(Ending::Planned),
         // The API must contain the plan before the claim that names it.
-        (true, false, Mode::Automatic) => {
-            (State::RecordingResult(Mode::Automatic), vec![Effect::KillOthers, Effect::Record(Phase::Plan)])
-        }
-        (true, false, Mode::Manual) => {
-            (State::RecordingResult(Mode::Manual), vec![Effect::KillOthers, Effect::Record(Phase::AwaitingApproval)])
-        }
+        (true, false, Mode::Automatic) => (
+            State::RecordingResult(Mode::Automatic),
+            vec![Effect::KillOthers, Effect::Record(Phase::Plan)],
+        ),
+        (true, false, Mode::Manual) => (
+            State::RecordingResult(Mode::Manual),
+            vec![Effect::KillOthers, Effect::Record(Phase::AwaitingApproval)],
+        ),
     }
 }
 
@@ -151,7 +186,10 @@ fn recording(state: State, event: E, then: Step) -> Step {
 /// ends instead of waiting.
 fn leasing(event: E) -> Step {
     match event {
-        E::Permission(Permission::Leased) => (State::Verifying(Mode::Automatic), vec![Effect::VerifyManifest]),
+        E::Permission(Permission::Leased) => (
+            State::Verifying(Mode::Automatic),
+            vec![Effect::VerifyManifest],
+        ),
         E::Permission(Permission::Queued) => end(Ending::Queued),
         E::Timer(Timer::Expired) => end(Ending::Expired),
         E::Stop(stop) => stopped(stop),
@@ -161,7 +199,9 @@ fn leasing(event: E) -> Step {
 
 fn awaiting(event: E) -> Step {
     match event {
-        E::Permission(Permission::Approved) => (State::Verifying(Mode::Manual), vec![Effect::VerifyManifest]),
+        E::Permission(Permission::Approved) => {
+            (State::Verifying(Mode::Manual), vec![Effect::VerifyManifest])
+        }
         E::Timer(Timer::Expired) => end(Ending::Expired),
         E::Timer(Timer::HoldOver) => end(Ending::Released),
         E::Stop(stop) => stopped(stop),
@@ -190,9 +230,13 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
     match event {
         E::Write(Write::ClaimGranted { hooks }) => match stop {
             // A denial or deletion during the write of the claim comes too late.
-            None | Some(Stop::Denied | Stop::Deleted) if hooks => (State::Preparing, vec![Effect::RunHooksBefore]),
+            None | Some(Stop::Denied | Stop::Deleted) if hooks => {
+                (State::Preparing, vec![Effect::RunHooksBefore])
+            }
             None | Some(Stop::Denied | Stop::Deleted) => (State::Applying, vec![Effect::RunApply]),
-            Some(stop @ (Stop::Cancelled | Stop::Terminated | Stop::Deadline)) => not_applied(cause(stop)),
+            Some(stop @ (Stop::Cancelled | Stop::Terminated | Stop::Deadline)) => {
+                not_applied(cause(stop))
+            }
             Some(Stop::Fenced) => leave(),
         },
         E::Write(Write::ClaimRefused) => match (stop, mode) {
@@ -203,9 +247,10 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
         // Whether the API contains the claim is unknown, so the end must be valid for a claimed run.
         E::Stop(Stop::Deadline) => end(Ending::Failed(Cause::Deadline)),
         E::Stop(Stop::Fenced) => leave(),
-        E::Stop(later @ (Stop::Terminated | Stop::Cancelled | Stop::Denied | Stop::Deleted)) => {
-            (State::Claiming(mode, Some(stop.map_or(later, |before| before.and(later)))), vec![])
-        }
+        E::Stop(later @ (Stop::Terminated | Stop::Cancelled | Stop::Denied | Stop::Deleted)) => (
+            State::Claiming(mode, Some(stop.map_or(later, |before| before.and(later)))),
+            vec![],
+        ),
         // The claim's own tests cover a withdrawal.
         _ => stay(state),
     }
@@ -214,15 +259,26 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
 fn stopping(stop: Stop, killed: bool, event: E) -> Step {
     let state = State::Stopping { stop, killed };
     match event {
-        E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::StepFailed { .. }) => stopped(stop),
+        E::Task(
+            Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::StepFailed { .. },
+        ) => stopped(stop),
         E::Timer(Timer::GraceOver) => {
             if killed {
                 stopped(stop)
             } else {
-                (State::Stopping { stop, killed: true }, vec![Effect::KillTool])
+                (
+                    State::Stopping { stop, killed: true },
+                    vec![Effect::KillTool],
+                )
             }
         }
-        E::Stop(later) => (State::Stopping { stop: stop.and(later), killed }, vec![]),
+        E::Stop(later) => (
+            State::Stopping {
+                stop: stop.and(later),
+                killed,
+            },
+            vec![],
+        ),
         _ => stay(state),
     }
 }
@@ -230,11 +286,18 @@ fn stopping(stop: Stop, killed: bool, event: E) -> Step {
 /// Hooks before the apply run, after the claim.
 fn preparing(event: E) -> Step {
     match event {
-        E::Task(Task::HooksDone) => (State::VerifyingAgain, vec![Effect::KillOthers, Effect::VerifyAgain]),
+        E::Task(Task::HooksDone) => (
+            State::VerifyingAgain,
+            vec![Effect::KillOthers, Effect::VerifyAgain],
+        ),
         E::Task(Task::StepFailed { .. }) => not_applied(Cause::Step),
-        E::Stop(stop @ (Stop::Cancelled | Stop::Terminated | Stop::Deadline)) => {
-            (State::HoldingBack { stop, killed: false }, vec![Effect::Interrupt])
-        }
+        E::Stop(stop @ (Stop::Cancelled | Stop::Terminated | Stop::Deadline)) => (
+            State::HoldingBack {
+                stop,
+                killed: false,
+            },
+            vec![Effect::Interrupt],
+        ),
         _ => stay(State::Preparing),
     }
 }
@@ -247,7 +310,10 @@ fn holding_back(stop: Stop, killed: bool, event: E) -> Step {
             if killed {
                 not_applied(cause(stop))
             } else {
-                (State::HoldingBack { stop, killed: true }, vec![Effect::KillTool])
+                (
+                    State::HoldingBack { stop, killed: true },
+                    vec![Effect::KillTool],
+                )
             }
         }
         _ => stay(State::HoldingBack { stop, killed }),
@@ -260,7 +326,9 @@ fn verifying_again(event: E) -> Step {
         E::Task(Task::ManifestMatched) => (State::Applying, vec![Effect::RunApply]),
         E::Task(Task::ManifestDiffers) => not_applied(Cause::Mismatch),
         E::Task(Task::StepFailed { .. }) => not_applied(Cause::Step),
-        E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => not_applied(cause(stop)),
+        E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => {
+            not_applied(cause(stop))
+        }
         _ => stay(State::VerifyingAgain),
     }
 }
@@ -269,9 +337,13 @@ fn applying(event: E) -> Step {
     match event {
         E::Task(Task::ApplyDone) => end(Ending::Applied),
         E::Task(Task::StepFailed { .. }) => end(Ending::Failed(Cause::Step)),
-        E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => {
-            (State::Interrupting { stop, stage: Stage::Asked }, vec![Effect::Interrupt])
-        }
+        E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => (
+            State::Interrupting {
+                stop,
+                stage: Stage::Asked,
+            },
+            vec![Effect::Interrupt],
+        ),
         // After the claim the apply does not need the API, a denial is too late, and a deletion waits.
         _ => stay(State::Applying),
     }
@@ -284,8 +356,20 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
         E::Task(Task::ApplyDone) => end(Ending::Applied),
         E::Task(Task::StepFailed { .. }) => failed(),
         E::Timer(Timer::GraceOver) => match stage {
-            Stage::Asked => (State::Interrupting { stop, stage: Stage::ProvidersKilled }, vec![Effect::KillProviders]),
-            Stage::ProvidersKilled => (State::Interrupting { stop, stage: Stage::ToolKilled }, vec![Effect::KillTool]),
+            Stage::Asked => (
+                State::Interrupting {
+                    stop,
+                    stage: Stage::ProvidersKilled,
+                },
+                vec![Effect::KillProviders],
+            ),
+            Stage::ProvidersKilled => (
+                State::Interrupting {
+                    stop,
+                    stage: Stage::ToolKilled,
+                },
+                vec![Effect::KillTool],
+            ),
             Stage::ToolKilled => failed(),
         },
         // The tool gets only one signal.
@@ -295,8 +379,12 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
 
 fn ending(end: Ending, event: E) -> Step {
     match event {
-        E::Write(Write::Delivered { hooks: true }) => (State::Finishing(end), vec![Effect::RunHooksAfter(end)]),
-        E::Write(Write::Delivered { hooks: false }) => (State::Reporting(end), vec![Effect::Report]),
+        E::Write(Write::Delivered { hooks: true }) => {
+            (State::Finishing(end), vec![Effect::RunHooksAfter(end)])
+        }
+        E::Write(Write::Delivered { hooks: false }) => {
+            (State::Reporting(end), vec![Effect::Report])
+        }
         _ => reporting(State::Ending(end), event),
     }
 }
@@ -305,10 +393,13 @@ fn ending(end: Ending, event: E) -> Step {
 /// terminating pod its grace period.
 fn finishing(end: Ending, event: E) -> Step {
     match event {
-        E::Task(Task::HooksDone | Task::StepFailed { .. }) => (State::Reporting(end), vec![Effect::Report]),
-        E::Stop(Stop::Deadline | Stop::Cancelled) | E::Timer(Timer::GraceOver) => {
-            (State::Reporting(end), vec![Effect::KillTool, Effect::Report])
+        E::Task(Task::HooksDone | Task::StepFailed { .. }) => {
+            (State::Reporting(end), vec![Effect::Report])
         }
+        E::Stop(Stop::Deadline | Stop::Cancelled) | E::Timer(Timer::GraceOver) => (
+            State::Reporting(end),
+            vec![Effect::KillTool, Effect::Report],
+        ),
         E::Stop(Stop::Fenced) => leave(),
         _ => stay(State::Finishing(end)),
     }

@@ -39,7 +39,11 @@ impl Stop {
     /// Of two reasons to stop, the one that counts: fencing first, then a user's first request, then a deadline.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
-        if later.weight() > self.weight() { later } else { self }
+        if later.weight() > self.weight() {
+            later
+        } else {
+            self
+        }
     }
 
     const fn weight(self) -> u8 {
@@ -120,7 +124,11 @@ impl State {
     pub const fn is_claimed(&self) -> bool {
         matches!(
             self,
-            Self::Preparing | Self::HoldingBack { .. } | Self::VerifyingAgain | Self::Applying | Self::Interrupting { .. }
+            Self::Preparing
+                | Self::HoldingBack { .. }
+                | Self::VerifyingAgain
+                | Self::Applying
+                | Self::Interrupting { .. }
         )
     }
 }

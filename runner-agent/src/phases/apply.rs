@@ -18,11 +18,18 @@ use crate::{
 /// Path of the state file that the tool writes when it cannot save the state remotely. The tool writes it to its working directory,
 /// which differs from the stack's directory if Terragrunt created a working directory.
 pub(super) fn rescued(stack: &Path, ran_in: Option<PathBuf>) -> PathBuf {
-    ran_in.unwrap_or_else(|| stack.to_owned()).join("errored.tfstate")
+    ran_in
+        .unwrap_or_else(|| stack.to_owned())
+        .join("errored.tfstate")
 }
 
 impl PhaseRunner {
-    pub(super) async fn run_apply(&self, planned: &Planned, claim: &Claim, notices: &Notices) -> Result<ApplyReport, Failure> {
+    pub(super) async fn run_apply(
+        &self,
+        planned: &Planned,
+        claim: &Claim,
+        notices: &Notices,
+    ) -> Result<ApplyReport, Failure> {
         // With hooks before the apply, `run_hooks_before` has recorded the claim already.
         if !self.has_hooks_before_apply() {
             self.record_claim(claim).await?;
@@ -34,24 +41,36 @@ impl PhaseRunner {
         let mut waits = 0;
         let (exit, changed, rescue, mut failure) = loop {
             let lock_timeout = shell.lock_timeout(waits);
-            let mut args: Vec<OsString> = ["apply", "-json", "-input=false", &lock_timeout].map(OsString::from).into();
+            let mut args: Vec<OsString> = ["apply", "-json", "-input=false", &lock_timeout]
+                .map(OsString::from)
+                .into();
             if shell.tool.found.applies_with_variables() {
                 args.extend(shell.variable_args.iter().cloned());
             }
             args.extend(shell.options.apply.iter().map(OsString::from));
             args.push(file.clone());
             let command = self.command(shell, args)?;
-            let mut events = self.events(&shell.stack, notices).total(planned.operations).journaled(journal);
+            let mut events = self
+                .events(&shell.stack, notices)
+                .total(planned.operations)
+                .journaled(journal);
             // Unknown until the command's end has been read.
             *guard(&self.changed) = Changed::Unknown;
-            let exit = self.step("apply", &command, &mut events, notices).await.inspect_err(|failure| {
-                // The command was never started.
-                if failure.reason == reason::TERMINATED {
-                    *guard(&self.changed) = Changed::None;
-                }
-            })?;
+            let exit = self
+                .step("apply", &command, &mut events, notices)
+                .await
+                .inspect_err(|failure| {
+                    // The command was never started.
+                    if failure.reason == reason::TERMINATED {
+                        *guard(&self.changed) = Changed::None;
+                    }
+                })?;
             let operations = events.operations();
-            let changed = if exit.signal.is_some() && operations.done == 0 { Changed::Unknown } else { operations.changed() };
+            let changed = if exit.signal.is_some() && operations.done == 0 {
+                Changed::Unknown
+            } else {
+                operations.changed()
+            };
             *guard(&self.changed) = changed;
             let rescue = rescued(&shell.stack, self.ran_in());
             journal = events.journal();
@@ -61,11 +80,16 @@ impl PhaseRunner {
                 if let Some(journal) = &mut journal {
                     journal.ended(exit, !rescue.is_file());
                 }
-                return Ok(ApplyReport { done: operations.done, outputs: events.outputs() });
+                return Ok(ApplyReport {
+                    done: operations.done,
+                    outputs: events.outputs(),
+                });
             }
             let failure = classify::failure("apply", exit, &said);
             // The tool takes the lock first. If the lock was refused and no operation began, the plan can still be applied.
-            let refused = failure.reason == reason::STATE_LOCKED && changed == Changed::None && !rescue.is_file();
+            let refused = failure.reason == reason::STATE_LOCKED
+                && changed == Changed::None
+                && !rescue.is_file();
             // Retry only while at least half of the apply timeout remains for the apply itself.
             if !refused || exit.told || begun.elapsed() > planned.run.spec.timeouts.apply.0 / 2 {
                 break (exit, changed, rescue, failure);
@@ -84,7 +108,11 @@ impl PhaseRunner {
         }
         if rescue.is_file() {
             reason::STATE_NOT_SAVED.clone_into(&mut failure.reason);
-            failure.message = format!("the state could not be saved; {}; {}", self.rescue_state(&rescue).await, failure.message);
+            failure.message = format!(
+                "the state could not be saved; {}; {}",
+                self.rescue_state(&rescue).await,
+                failure.message
+            );
             // The tool changed something, or there would be no state to save.
             failure.changes = Changed::Some;
         }

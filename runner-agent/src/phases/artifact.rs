@@ -21,7 +21,11 @@ use crate::{
 /// Maximum archive size in bytes: 256 MiB.
 const MOST: u64 = 256 << 20;
 /// Limits of the unpacked content: 1 GiB, 50000 files and directories, 200 times the archive's size.
-const LIMITS: Limits = Limits { size: 1 << 30, ratio: 200, entries: 50_000 };
+const LIMITS: Limits = Limits {
+    size: 1 << 30,
+    ratio: 200,
+    entries: 50_000,
+};
 /// Time limit for unpacking.
 const UNPACKING: Duration = Duration::from_secs(120);
 /// Bytes between two progress notices.
@@ -35,12 +39,23 @@ impl PhaseRunner {
         root: &Path,
         notices: &Notices,
     ) -> Result<String, Failure> {
-        self.fetching(self.get_artifact(artifact, root, notices), notices).await
+        self.fetching(self.get_artifact(artifact, root, notices), notices)
+            .await
     }
 
-    async fn get_artifact(&self, artifact: &ArtifactSource, root: &Path, notices: &Notices) -> Result<String, Failure> {
-        let secret = artifact.secret_ref.as_ref().map(|secret| secret.name.as_str());
-        let (auth, own) = secret.map_or(Ok((Auth::None, None)), |secret| self.artifact_secret(secret))?;
+    async fn get_artifact(
+        &self,
+        artifact: &ArtifactSource,
+        root: &Path,
+        notices: &Notices,
+    ) -> Result<String, Failure> {
+        let secret = artifact
+            .secret_ref
+            .as_ref()
+            .map(|secret| secret.name.as_str());
+        let (auth, own) = secret.map_or(Ok((Auth::None, None)), |secret| {
+            self.artifact_secret(secret)
+        })?;
         let authorities: Vec<String> = self.settings.ca.iter().cloned().chain(own).collect();
         let authorities = (!authorities.is_empty()).then(|| authorities.join("\n"));
         let client = Client::new(Rules::default(), authorities.as_deref()).map_err(|_| {
@@ -50,7 +65,13 @@ impl PhaseRunner {
         let kept = |error| internal("the artifact cannot be kept", &error);
         let packed = Scratch::create(&self.settings.kept).map_err(kept)?;
         let mut file = tokio::fs::File::from_std(packed.file().try_clone().map_err(kept)?);
-        let ask = Ask { url: &artifact.url, what: "artifact", auth: &auth, cap: MOST, html: false };
+        let ask = Ask {
+            url: &artifact.url,
+            what: "artifact",
+            auth: &auth,
+            cap: MOST,
+            html: false,
+        };
         let mut told = 0;
         let mut progress = |bytes: u64, _: Option<u64>| {
             if bytes < told || bytes - told >= TELL {
@@ -59,12 +80,22 @@ impl PhaseRunner {
             }
         };
         let at = shown_text(&artifact.url);
-        client.download(ask, &mut file, &mut progress).await.map_err(|error| of_fetch(error, &at, secret))?;
+        client
+            .download(ask, &mut file, &mut progress)
+            .await
+            .map_err(|error| of_fetch(error, &at, secret))?;
         let (wanted, name, root) = (artifact.digest.clone(), at.clone(), root.to_owned());
         let unpacked = tokio::task::spawn_blocking(move || unpack(&packed, &wanted, &name, &root));
-        let count = unpacked.await.or_internal("the artifact cannot be unpacked")??;
+        let count = unpacked
+            .await
+            .or_internal("the artifact cannot be unpacked")??;
         let _ = notices.send(Notice::Happened);
-        let digest: String = artifact.digest.trim_start_matches("sha256:").chars().take(7).collect();
+        let digest: String = artifact
+            .digest
+            .trim_start_matches("sha256:")
+            .chars()
+            .take(7)
+            .collect();
         Ok(format!("artifact {digest} of {at}, {}", files(count)))
     }
 
@@ -74,10 +105,15 @@ impl PhaseRunner {
         let credentials = ::source::Credentials::of(|key| inputs::mounted(&dir, key));
         let authority = inputs::mounted(&dir, "ca.crt");
         if credentials.is_none() && authority.is_none() {
-            let message = format!("Secret {secret} has none of the keys username and password, bearerToken, ca.crt");
+            let message = format!(
+                "Secret {secret} has none of the keys username and password, bearerToken, ca.crt"
+            );
             return Err(Reason::SecretNotFound.failure(message));
         }
-        credentials.iter().flat_map(::source::Credentials::secrets).for_each(|text| self.redactor.add(&text));
+        credentials
+            .iter()
+            .flat_map(::source::Credentials::secrets)
+            .for_each(|text| self.redactor.add(&text));
         let auth = match credentials {
             Some(::source::Credentials::Bearer(token)) if token.contains(['\n', '\r', '\0']) => {
                 let message = format!("Secret {secret} holds a line break within a credential");
@@ -95,16 +131,26 @@ impl PhaseRunner {
 fn unpack(packed: &Scratch, wanted: &str, name: &str, root: &Path) -> Result<usize, Failure> {
     let found = packed.digest().or_internal("the artifact cannot be read")?;
     if found != wanted {
-        let message = format!("the content at {name} has the digest {found}, and the run names {wanted}; nothing was unpacked");
+        let message = format!(
+            "the content at {name} has the digest {found}, and the run names {wanted}; nothing was unpacked"
+        );
         return Err(Reason::ArtifactMismatch.failure(message));
     }
-    let unpacked = archive::unpack(name, packed.file(), &LIMITS, Instant::now() + UNPACKING, root);
-    unpacked.map(|unpacked| unpacked.files).map_err(|error| match error.kind {
-        Kind::Storage => on_disk(error),
-        Kind::Configuration | Kind::Contradiction | Kind::Unavailable | Kind::Integrity => {
-            Reason::SourceInvalid.failure(format!("the artifact {}", error.text))
-        }
-    })
+    let unpacked = archive::unpack(
+        name,
+        packed.file(),
+        &LIMITS,
+        Instant::now() + UNPACKING,
+        root,
+    );
+    unpacked
+        .map(|unpacked| unpacked.files)
+        .map_err(|error| match error.kind {
+            Kind::Storage => on_disk(error),
+            Kind::Configuration | Kind::Contradiction | Kind::Unavailable | Kind::Integrity => {
+                Reason::SourceInvalid.failure(format!("the artifact {}", error.text))
+            }
+        })
 }
 
 fn of_fetch(error: Error, at: &str, secret: Option<&str>) -> Failure {
@@ -115,10 +161,13 @@ fn of_fetch(error: Error, at: &str, secret: Option<&str>) -> Failure {
                 || "name a Secret with credentials in source.artifact.secretRef".to_owned(),
                 |secret| format!("it does not take the credentials of Secret {secret}"),
             );
-            return Reason::SourceUnauthorized.failure(format!("{at} does not give the artifact ({status}): {what}"));
+            return Reason::SourceUnauthorized.failure(format!(
+                "{at} does not give the artifact ({status}): {what}"
+            ));
         }
         (Some(status), Kind::Configuration) => {
-            return Reason::SourceInvalid.failure(format!("{at} refuses to give the artifact ({status})"));
+            return Reason::SourceInvalid
+                .failure(format!("{at} refuses to give the artifact ({status})"));
         }
         (_, Kind::Unavailable) => Reason::SourceUnreachable,
         (_, Kind::Storage) => return on_disk(error),
@@ -128,6 +177,10 @@ fn of_fetch(error: Error, at: &str, secret: Option<&str>) -> Failure {
 }
 
 fn on_disk(error: Error) -> Failure {
-    let reason = if is_disk_full(&error.text) { Reason::DiskFull } else { Reason::AgentFault };
+    let reason = if is_disk_full(&error.text) {
+        Reason::DiskFull
+    } else {
+        Reason::AgentFault
+    };
     reason.failure(error.text)
 }

@@ -12,26 +12,38 @@ use crate::{
 impl PhaseRunner {
     /// Proves that the datastore can record a claim, so that no claim is made that could not be recorded.
     pub(super) async fn prove_claim(&self, run: &TerraformRun) -> Result<(), Failure> {
-        let Some(remote) = &self.remote else { return Ok(()) };
+        let Some(remote) = &self.remote else {
+            return Ok(());
+        };
         // At most half of the phase's timeout, so that the run fails with this error and not with the phase's deadline.
         let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
         match retry_for(patience, || remote.client.prove_claim()).await {
             Ok(()) => Ok(()),
             // The run is gone: no claim follows.
             Err(trouble) if trouble.is(crds::datastore::NOT_FOUND) => Ok(()),
-            Err(trouble) => Err(unclaimed("a claim could not be recorded, so the plan was not claimed", &trouble)),
+            Err(trouble) => Err(unclaimed(
+                "a claim could not be recorded, so the plan was not claimed",
+                &trouble,
+            )),
         }
     }
 
     /// Writes the record of the claim. Nothing is applied without it: if the cluster is restored from a backup older than the
     /// claim, this record alone shows that the plan is used up. An interrupt ends the wait.
     pub(super) async fn record_claim(&self, claim: &Claim) -> Result<(), Failure> {
-        let Some(remote) = &self.remote else { return Ok(()) };
+        let Some(remote) = &self.remote else {
+            return Ok(());
+        };
         let recorded = tokio::select! {
             recorded = retry_for(PATIENCE, || remote.client.claim(claim)) => recorded,
             () = self.children.stopped() => return Err(crate::classify::not_run("apply", &RunError::Stopped)),
         };
-        recorded.map_err(|trouble| unclaimed("the claim could not be recorded, so nothing was applied", &trouble))
+        recorded.map_err(|trouble| {
+            unclaimed(
+                "the claim could not be recorded, so nothing was applied",
+                &trouble,
+            )
+        })
     }
 }
 
@@ -62,15 +74,18 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let token = dir.join("token");
         std::fs::write(&token, "token").unwrap();
-        let store = Store { url: "https://127.0.0.1:1".into(), ca: String::new(), token };
+        let store = Store {
+            url: "https://127.0.0.1:1".into(),
+            ca: String::new(),
+            token,
+        };
         let client = crate::datastore::client(&store, "team", "vpc", 1, "nonce").unwrap();
         let remote = Remote::start(client, Spool::create(dir.join("spool")).unwrap());
         super::super::tests::work(settings(dir)).with_datastore(remote)
     }
 
     fn claim() -> Claim {
-        let claim =
-            serde_json::json!({"checksum": "sha256:1", "attempt": 1, "podUID": "p", "nonce": "n", "at": "2026-01-01T00:00:00Z"});
+        let claim = serde_json::json!({"checksum": "sha256:1", "attempt": 1, "podUID": "p", "nonce": "n", "at": "2026-01-01T00:00:00Z"});
         serde_json::from_value(claim).unwrap()
     }
 
@@ -79,12 +94,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let work = work(dir.path());
         let claim = claim();
-        for failure in
-            [work.prove_claim(&TerraformRun::default()).await.unwrap_err(), work.record_claim(&claim).await.unwrap_err()]
-        {
+        for failure in [
+            work.prove_claim(&TerraformRun::default())
+                .await
+                .unwrap_err(),
+            work.record_claim(&claim).await.unwrap_err(),
+        ] {
             assert_eq!(
                 (failure.class, failure.reason.as_str(), failure.changes),
-                (FailureClass::Transient, reason::DATASTORE_UNAVAILABLE, Changed::None),
+                (
+                    FailureClass::Transient,
+                    reason::DATASTORE_UNAVAILABLE,
+                    Changed::None
+                ),
                 "{}",
                 failure.message
             );
@@ -97,6 +119,9 @@ mod tests {
         let work = work(dir.path());
         work.children.interrupt();
         let failure = work.record_claim(&claim()).await.unwrap_err();
-        assert_eq!((failure.reason.as_str(), failure.changes), (reason::TERMINATED, Changed::None));
+        assert_eq!(
+            (failure.reason.as_str(), failure.changes),
+            (reason::TERMINATED, Changed::None)
+        );
     }
 }

@@ -68,10 +68,18 @@ struct Call {
 impl ToolDiagnostic {
     /// Renders the diagnostic as the tool prints it without `-json`.
     pub(super) fn text(&self) -> String {
-        let head = if self.severity == "warning" { "Warning" } else { "Error" };
+        let head = if self.severity == "warning" {
+            "Warning"
+        } else {
+            "Error"
+        };
         let mut text = format!("{head}: {}\n", self.summary);
         if let Some(address) = &self.address {
-            let _ = write!(text, "\n  with {address}{}", if self.range.is_some() { "," } else { "" });
+            let _ = write!(
+                text,
+                "\n  with {address}{}",
+                if self.range.is_some() { "," } else { "" }
+            );
         }
         if let Some(range) = &self.range {
             let _ = write!(text, "\n  on {} line {}", range.filename, range.start.line);
@@ -91,8 +99,13 @@ impl ToolDiagnostic {
 
     /// The explanation, preceded by the values of expressions. Without the values, errors of several instances look the same.
     pub(super) fn explained(&self) -> String {
-        let values = self.snippet.iter().flat_map(|snippet| snippet.values.iter().take(VALUES));
-        let values: Vec<String> = values.map(|known| format!("{} {}", known.traversal, known.statement)).collect();
+        let values = self
+            .snippet
+            .iter()
+            .flat_map(|snippet| snippet.values.iter().take(VALUES));
+        let values: Vec<String> = values
+            .map(|known| format!("{} {}", known.traversal, known.statement))
+            .collect();
         match (values.is_empty(), self.detail.is_empty()) {
             (true, _) => self.detail.clone(),
             (false, true) => format!("{}.", values.join("; ")),
@@ -103,7 +116,10 @@ impl ToolDiagnostic {
     /// The object's address, or `var.NAME` if the tool reports a variable by the block that declares it.
     pub(super) fn address(&self) -> Option<String> {
         let declared = || {
-            let snippet = self.snippet.as_ref().filter(|snippet| snippet.context.is_none())?;
+            let snippet = self
+                .snippet
+                .as_ref()
+                .filter(|snippet| snippet.context.is_none())?;
             let (name, _) = snippet.code.strip_prefix("variable \"")?.split_once('"')?;
             Some(format!("var.{name}"))
         };
@@ -117,7 +133,11 @@ impl Snippet {
             let _ = write!(text, ", in {context}");
         }
         text.push(':');
-        let first = if self.start_line == 0 { line } else { self.start_line };
+        let first = if self.start_line == 0 {
+            line
+        } else {
+            self.start_line
+        };
         for (number, code) in (first..).zip(self.code.lines()) {
             let _ = write!(text, "\n{number:4}: {code}");
         }

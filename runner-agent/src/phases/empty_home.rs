@@ -23,7 +23,9 @@ impl PhaseRunner {
     /// Refuses, before the approval, a plan with providers in a directory that is emptied before the apply.
     pub(super) fn keeps_its_providers(&self, stack: &Path) -> Result<(), Failure> {
         let emptied = self.host.emptied().unwrap_or_default();
-        let Some(provider) = borrowed(&stack.join(".terraform"), &emptied) else { return Ok(()) };
+        let Some(provider) = borrowed(&stack.join(".terraform"), &emptied) else {
+            return Ok(());
+        };
         let text = format!(
             "{} is a link into a home or temporary directory, which is emptied before the plan is applied; nothing was changed. \
              Keep providers elsewhere: TF_PLUGIN_CACHE_DIR and what Terragrunt has in its place are not needed, since Pawl caches providers",
@@ -35,7 +37,9 @@ impl PhaseRunner {
     /// Kills the other processes, which could write the files again, then empties `HOME`, `TMPDIR` and every other directory that
     /// the pod's code may write to, except the source, the tool and the providers. Does nothing on a person's own machine.
     pub(crate) async fn empty_home(&self) -> Result<(), Failure> {
-        let (settings, Some(dirs)) = (&self.settings, self.host.emptied()) else { return Ok(()) };
+        let (settings, Some(dirs)) = (&self.settings, self.host.emptied()) else {
+            return Ok(());
+        };
         let failed = "what the plan left in the home and temporary directories cannot be removed; nothing was applied";
         if !kill_others(&self.children, GONE).await {
             return Err(internal(failed, &"processes that it left do not end"));
@@ -53,7 +57,8 @@ impl PhaseRunner {
         let made = tokio::task::spawn_blocking(move || {
             let named = |dir: &Path, error: io::Error| format!("{}: {error}", dir.display());
             remove_but(&work, &stay).map_err(|error| named(&work, error))?;
-            dirs.iter().try_for_each(|dir| make_empty(dir).map_err(|error| named(dir, error)))
+            dirs.iter()
+                .try_for_each(|dir| make_empty(dir).map_err(|error| named(dir, error)))
         });
         made.await.or_internal(failed)?.or_internal(failed)
     }
@@ -65,7 +70,10 @@ pub(super) fn make_empty(dir: &Path) -> io::Result<()> {
     if fs::symlink_metadata(dir).is_ok_and(|meta| !meta.is_dir()) {
         fs::remove_file(dir)?;
     }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)?;
     let own = nix::unistd::geteuid().as_raw();
     if fs::metadata(dir)?.uid() == own {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
@@ -117,7 +125,11 @@ fn borrowed(data: &Path, emptied: &[PathBuf]) -> Option<PathBuf> {
                 Ok(kind) if kind.is_dir() => dirs.push(path),
                 Ok(kind) if kind.is_symlink() => {
                     let to = fs::canonicalize(&path).unwrap_or_default();
-                    if emptied.iter().filter_map(|dir| dir.canonicalize().ok()).any(|dir| to.starts_with(dir)) {
+                    if emptied
+                        .iter()
+                        .filter_map(|dir| dir.canonicalize().ok())
+                        .any(|dir| to.starts_with(dir))
+                    {
                         return Some(path);
                     }
                 }
@@ -168,12 +180,18 @@ mod tests {
         make_empty(&home).unwrap();
         assert_eq!(fs::read_dir(&home).unwrap().count(), 0);
         let meta = fs::metadata(&home).unwrap();
-        assert_eq!((meta.ino(), meta.permissions().mode() & 0o777), (inode, 0o700));
+        assert_eq!(
+            (meta.ino(), meta.permissions().mode() & 0o777),
+            (inode, 0o700)
+        );
         // A link in the directory's place.
         fs::remove_dir(&home).unwrap();
         symlink(&other, &home).unwrap();
         make_empty(&home).unwrap();
-        assert!(fs::symlink_metadata(&home).unwrap().is_dir() && fs::read_dir(&home).unwrap().count() == 0);
+        assert!(
+            fs::symlink_metadata(&home).unwrap().is_dir()
+                && fs::read_dir(&home).unwrap().count() == 0
+        );
         assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "stays");
     }
 }

@@ -74,7 +74,10 @@ impl Line {
 
     /// Whether the event only reports that the tool is still waiting.
     fn is_heartbeat(&self) -> bool {
-        matches!(self.kind.as_str(), "apply_progress" | "ephemeral_op_progress")
+        matches!(
+            self.kind.as_str(),
+            "apply_progress" | "ephemeral_op_progress"
+        )
     }
 }
 
@@ -309,11 +312,17 @@ impl Events {
 
     /// Shows a cleaned text. Retains the original colours if wanted and if no colour sequence splits a secret.
     fn put(&mut self, text: &str, clean: &str) {
-        let text = if self.colour && sanitize(text, false) == clean { sanitize(text, true) } else { clean.into() };
+        let text = if self.colour && sanitize(text, false) == clean {
+            sanitize(text, true)
+        } else {
+            clean.into()
+        };
         self.out.extend_from_slice(text.as_bytes());
         self.out.push(b'\n');
         if let Some(copy) = &mut self.copy
-            && let Err(error) = copy.write_all(text.as_bytes()).and_then(|()| copy.write_all(b"\n"))
+            && let Err(error) = copy
+                .write_all(text.as_bytes())
+                .and_then(|()| copy.write_all(b"\n"))
         {
             self.copy = None;
             self.copy_error = Some(error);
@@ -331,7 +340,10 @@ impl Events {
     fn plain(&mut self, source: Source, line: &str, cut: u64) {
         let line = unmarked(line);
         let clean = if cut > 0 {
-            let mut clean = self.redactor.redact_cut(&sanitize(line, false)).into_owned();
+            let mut clean = self
+                .redactor
+                .redact_cut(&sanitize(line, false))
+                .into_owned();
             clean.push_str(&cut_marker(cut));
             clean
         } else {
@@ -356,7 +368,11 @@ impl Events {
                 self.keep(&clean);
             }
         }
-        if let Some(outputs) = event.outputs.as_ref().filter(|outputs| event.kind == "outputs" && !outputs.is_empty()) {
+        if let Some(outputs) = event
+            .outputs
+            .as_ref()
+            .filter(|outputs| event.kind == "outputs" && !outputs.is_empty())
+        {
             self.print_outputs(outputs);
         }
         if let Some(hook) = &event.hook {
@@ -366,7 +382,9 @@ impl Events {
     }
 
     fn record(&mut self, event: &Line, hook: &Hook) {
-        let (Some(journal), Some(resource)) = (&mut self.journal, &hook.resource) else { return };
+        let (Some(journal), Some(resource)) = (&mut self.journal, &hook.resource) else {
+            return;
+        };
         let touched = Touched {
             action: &hook.action,
             address: &resource.addr,
@@ -392,11 +410,18 @@ impl Events {
             self.said.more += 1;
             return;
         }
-        let kept = |text: &str| self.clean(text).chars().take(MAX_DETAIL).collect::<String>();
+        let kept = |text: &str| {
+            self.clean(text)
+                .chars()
+                .take(MAX_DETAIL)
+                .collect::<String>()
+        };
         let diagnostic = Diagnostic {
             severity: kept(&told.severity),
             summary: kept(&told.summary),
-            detail: Some(told.explained()).filter(|text| !text.is_empty()).map(|text| kept(&text)),
+            detail: Some(told.explained())
+                .filter(|text| !text.is_empty())
+                .map(|text| kept(&text)),
             address: told.address().map(|address| kept(&address)),
             file: told.range.as_ref().map(|r| kept(&r.filename)),
             line: told.range.as_ref().map(|r| r.start.line),
@@ -426,9 +451,16 @@ impl Events {
     }
 
     fn hook(&mut self, kind: &str, hook: &Hook) {
-        let address = hook.resource.as_ref().map(|r| self.clean(&r.addr)).unwrap_or_default();
+        let address = hook
+            .resource
+            .as_ref()
+            .map(|r| self.clean(&r.addr))
+            .unwrap_or_default();
         let address: String = address.chars().take(MAX_ADDRESS).collect();
-        let changes = matches!(hook.action.as_str(), "create" | "update" | "delete" | "replace" | "forget" | "import");
+        let changes = matches!(
+            hook.action.as_str(),
+            "create" | "update" | "delete" | "replace" | "forget" | "import"
+        );
         match kind {
             "apply_start" | "refresh_start" => {
                 self.operations.begun += u32::from(changes && kind == "apply_start");
@@ -471,7 +503,9 @@ impl Sink for Events {
 
     async fn chunk(&mut self) {
         // Activity within `SIGN_EVERY` is dropped, not reported later, when it would look new.
-        if std::mem::take(&mut self.happened) && self.told_at.is_none_or(|at| at.elapsed() >= SIGN_EVERY) {
+        if std::mem::take(&mut self.happened)
+            && self.told_at.is_none_or(|at| at.elapsed() >= SIGN_EVERY)
+        {
             self.told_at = Some(Instant::now());
             let _ = self.notices.send(Notice::Happened);
         }

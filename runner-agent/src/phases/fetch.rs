@@ -32,32 +32,70 @@ pub(super) struct Fetched {
 
 impl PhaseRunner {
     /// Fetches a run's source into an empty directory.
-    pub(super) async fn fetch(&self, spec: &TerraformRunSpec, root: &Path, notices: &Notices) -> Result<Fetched, Failure> {
-        let plain = |source: String| Fetched { source, revision: None, without: None };
+    pub(super) async fn fetch(
+        &self,
+        spec: &TerraformRunSpec,
+        root: &Path,
+        notices: &Notices,
+    ) -> Result<Fetched, Failure> {
+        let plain = |source: String| Fetched {
+            source,
+            revision: None,
+            without: None,
+        };
         let needed = "the source needs exactly one of git, inline, configMapRef, secretRef, artifact and repository";
-        match spec.source.kind().ok_or_else(|| Reason::InvalidSpec.failure(needed))? {
+        match spec
+            .source
+            .kind()
+            .ok_or_else(|| Reason::InvalidSpec.failure(needed))?
+        {
             SourceKind::Git(git) => {
-                let source::Commit { id, without } = self.fetch_git(git, &spec.credentials, notices).await?;
+                let source::Commit { id, without } =
+                    self.fetch_git(git, &spec.credentials, notices).await?;
                 let short: String = id.chars().take(7).collect();
-                Ok(Fetched { source: format!("git {short} of {}", git.revision), revision: Some(id), without })
+                Ok(Fetched {
+                    source: format!("git {short} of {}", git.revision),
+                    revision: Some(id),
+                    without,
+                })
             }
             SourceKind::Inline(inline) => {
                 source::write_files(&inline.files, root)?;
                 Ok(plain(format!("inline, {}", files(inline.files.len()))))
             }
             SourceKind::ConfigMap(object) => {
-                let count = write_object(&self.settings.config_maps, object, ("ConfigMap", Reason::ConfigMapNotFound), root)?;
-                Ok(plain(format!("ConfigMap {}, {}", object.name, files(count))))
+                let count = write_object(
+                    &self.settings.config_maps,
+                    object,
+                    ("ConfigMap", Reason::ConfigMapNotFound),
+                    root,
+                )?;
+                Ok(plain(format!(
+                    "ConfigMap {}, {}",
+                    object.name,
+                    files(count)
+                )))
             }
             SourceKind::Secret(object) => {
-                let count = write_object(&self.settings.secrets, object, ("Secret", Reason::SecretNotFound), root)?;
+                let count = write_object(
+                    &self.settings.secrets,
+                    object,
+                    ("Secret", Reason::SecretNotFound),
+                    root,
+                )?;
                 Ok(plain(format!("Secret {}, {}", object.name, files(count))))
             }
             SourceKind::Artifact(artifact) => {
                 let source = self.fetch_artifact(artifact, root, notices).await?;
-                Ok(Fetched { source, revision: Some(artifact.digest.clone()), without: None })
+                Ok(Fetched {
+                    source,
+                    revision: Some(artifact.digest.clone()),
+                    without: None,
+                })
             }
-            SourceKind::Repository(repository) => self.fetch_repository(spec, repository, root, notices).await,
+            SourceKind::Repository(repository) => {
+                self.fetch_repository(spec, repository, root, notices).await
+            }
         }
     }
 
@@ -83,36 +121,64 @@ pub(super) fn files(count: usize) -> String {
 }
 
 /// Copies the files of a mounted ConfigMap or Secret, all from the same version of it.
-fn write_object(dir: &Path, object: &ObjectSource, (kind, reason): (&str, Reason), root: &Path) -> Result<usize, Failure> {
+fn write_object(
+    dir: &Path,
+    object: &ObjectSource,
+    (kind, reason): (&str, Reason),
+    root: &Path,
+) -> Result<usize, Failure> {
     let name = &object.name;
-    let read = one_version(&dir.join(name)).or_internal(&format!("{kind} {name} cannot be read"))?;
+    let read =
+        one_version(&dir.join(name)).or_internal(&format!("{kind} {name} cannot be read"))?;
     let files = chosen(read, object).map_err(|key| {
         let message = format!("{kind} {name} has no key {key}; source wants it");
         reason.failure(message)
     })?;
     if files.is_empty() {
-        return Err(reason.failure(format!("{kind} {name} does not exist or is empty; source wants it")));
+        return Err(reason.failure(format!(
+            "{kind} {name} does not exist or is empty; source wants it"
+        )));
     }
-    if let Some(path) = files.keys().find(|path| path.split('/').any(|part| REFUSED.contains(&part))) {
-        return Err(Reason::SourceInvalid.failure(format!("{kind} {name} has a file {path}, a name that no source may use")));
+    if let Some(path) = files
+        .keys()
+        .find(|path| path.split('/').any(|part| REFUSED.contains(&part)))
+    {
+        return Err(Reason::SourceInvalid.failure(format!(
+            "{kind} {name} has a file {path}, a name that no source may use"
+        )));
     }
     source::write_files(&files, root)?;
     Ok(files.len())
 }
 
 /// The files by path, or the first missing key as the error.
-fn chosen(mut read: BTreeMap<String, Vec<u8>>, object: &ObjectSource) -> Result<BTreeMap<String, Vec<u8>>, String> {
+fn chosen(
+    mut read: BTreeMap<String, Vec<u8>>,
+    object: &ObjectSource,
+) -> Result<BTreeMap<String, Vec<u8>>, String> {
     if object.items.is_empty() {
         return Ok(read);
     }
     let items = object.items.iter();
     // Several items may name the same key.
-    let last = |n: usize, key: &str| object.items.iter().skip(n + 1).all(|other| other.key != key);
+    let last = |n: usize, key: &str| {
+        object
+            .items
+            .iter()
+            .skip(n + 1)
+            .all(|other| other.key != key)
+    };
     items
         .enumerate()
         .map(|(n, item)| {
-            let bytes = if last(n, &item.key) { read.remove(&item.key) } else { read.get(&item.key).cloned() };
-            bytes.map(|bytes| (item.path.clone(), bytes)).ok_or_else(|| item.key.clone())
+            let bytes = if last(n, &item.key) {
+                read.remove(&item.key)
+            } else {
+                read.get(&item.key).cloned()
+            };
+            bytes
+                .map(|bytes| (item.path.clone(), bytes))
+                .ok_or_else(|| item.key.clone())
         })
         .collect()
 }
@@ -130,7 +196,9 @@ fn one_version(dir: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
         for entry in fs::read_dir(at)? {
             let entry = entry?;
             // Keys are ASCII; the kubelet's own names begin with two dots.
-            let Ok(name) = entry.file_name().into_string() else { continue };
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
             if !name.starts_with("..") {
                 files.insert(name, fs::read(entry.path())?);
             }
@@ -168,14 +236,23 @@ mod tests {
 
     fn written(dir: &Path, items: &serde_json::Value) -> Result<Vec<String>, Failure> {
         let root = tempfile::tempdir().unwrap();
-        let object: ObjectSource = serde_json::from_value(json!({"name": "net", "items": items})).unwrap();
-        write_object(dir, &object, ("ConfigMap", Reason::ConfigMapNotFound), root.path())?;
+        let object: ObjectSource =
+            serde_json::from_value(json!({"name": "net", "items": items})).unwrap();
+        write_object(
+            dir,
+            &object,
+            ("ConfigMap", Reason::ConfigMapNotFound),
+            root.path(),
+        )?;
         let mut found = Vec::new();
         let mut dirs = vec![root.path().to_owned()];
         while let Some(at) = dirs.pop() {
             for entry in fs::read_dir(at).unwrap() {
                 let path = entry.unwrap().path();
-                assert!(!path.is_symlink(), "files, not links to what the kubelet replaces");
+                assert!(
+                    !path.is_symlink(),
+                    "files, not links to what the kubelet replaces"
+                );
                 if path.is_dir() {
                     dirs.push(path);
                 } else {
@@ -194,9 +271,15 @@ mod tests {
     #[test]
     fn keys_of_an_object_become_files() {
         let dir = mounted(&[("main.tf", "a"), ("vars.tf", "b")]);
-        assert_eq!(written(dir.path(), &json!([])).unwrap(), ["main.tf=a", "vars.tf=b"]);
+        assert_eq!(
+            written(dir.path(), &json!([])).unwrap(),
+            ["main.tf=a", "vars.tf=b"]
+        );
         let items = json!([{"key": "main.tf", "path": "main.tf"}, {"key": "main.tf", "path": "modules/x/main.tf"}]);
-        assert_eq!(written(dir.path(), &items).unwrap(), ["main.tf=a", "modules/x/main.tf=a"]);
+        assert_eq!(
+            written(dir.path(), &items).unwrap(),
+            ["main.tf=a", "modules/x/main.tf=a"]
+        );
     }
 
     #[test]
@@ -209,18 +292,30 @@ mod tests {
         let of = |reason: Reason, text: &str| (reason.as_str().to_owned(), text.to_owned());
         assert_eq!(
             said(dir.path(), json!([{"key": "gone", "path": "x"}])),
-            of(Reason::ConfigMapNotFound, "ConfigMap net has no key gone; source wants it")
+            of(
+                Reason::ConfigMapNotFound,
+                "ConfigMap net has no key gone; source wants it"
+            )
         );
-        assert_eq!(said(dir.path(), json!([{"key": "main.tf", "path": "../x"}])).0, Reason::SourceInvalid);
+        assert_eq!(
+            said(dir.path(), json!([{"key": "main.tf", "path": "../x"}])).0,
+            Reason::SourceInvalid
+        );
         assert_eq!(
             said(dir.path(), json!([])),
-            of(Reason::SourceInvalid, "ConfigMap net has a file .terraform, a name that no source may use")
+            of(
+                Reason::SourceInvalid,
+                "ConfigMap net has a file .terraform, a name that no source may use"
+            )
         );
         let empty = tempfile::tempdir().unwrap();
         fs::create_dir(empty.path().join("net")).unwrap();
         assert_eq!(
             said(empty.path(), json!([])),
-            of(Reason::ConfigMapNotFound, "ConfigMap net does not exist or is empty; source wants it")
+            of(
+                Reason::ConfigMapNotFound,
+                "ConfigMap net does not exist or is empty; source wants it"
+            )
         );
     }
 }

@@ -16,7 +16,9 @@ impl PhaseRunner {
         match ended {
             Err(failure) if failure.reason == reason::DISK_FULL => {
                 let dir = self.settings.work.clone();
-                let own = tokio::task::spawn_blocking(move || is_own(&dir)).await.unwrap_or(false);
+                let own = tokio::task::spawn_blocking(move || is_own(&dir))
+                    .await
+                    .unwrap_or(false);
                 Err(judged(failure, own))
             }
             ended => ended,
@@ -29,7 +31,11 @@ fn judged(failure: Failure, own: bool) -> Failure {
         return failure;
     }
     let message = crds::text::clip(&format!("{}; {OWN}", failure.message), 1024);
-    Failure { class: FailureClass::Configuration, message, ..failure }
+    Failure {
+        class: FailureClass::Configuration,
+        message,
+        ..failure
+    }
 }
 
 /// Whether the files below a directory use more than half of the used space on their disk.
@@ -61,7 +67,10 @@ mod tests {
         let full = || Reason::DiskFull.failure("plan failed: no space left on device");
         assert_eq!(judged(full(), false), full());
         let own = judged(full(), true);
-        assert_eq!((own.class, own.reason.as_str()), (FailureClass::Configuration, reason::DISK_FULL));
+        assert_eq!(
+            (own.class, own.reason.as_str()),
+            (FailureClass::Configuration, reason::DISK_FULL)
+        );
         assert!(own.message.ends_with(OWN), "{}", own.message);
     }
 

@@ -74,7 +74,10 @@ impl GivenFile {
         };
         put().map_err(|error: io::Error| {
             if is_taken(&error) {
-                invalid(format!("spec.files: {} cannot be put in its place: {error}", self.name))
+                invalid(format!(
+                    "spec.files: {} cannot be put in its place: {error}",
+                    self.name
+                ))
             } else {
                 internal(&format!("the file {} cannot be written", self.name), &error)
             }
@@ -106,14 +109,26 @@ pub(super) fn gather(
             return Err(invalid(message));
         }
         if file.place == FilePlace::Source && file.path.starts_with("zz_pawl") {
-            return Err(invalid(format!("spec.files: {} is a name that Pawl uses for itself", file.path)));
+            return Err(invalid(format!(
+                "spec.files: {} is a name that Pawl uses for itself",
+                file.path
+            )));
         }
         let secret = file.secret_key_ref.is_some();
-        if secret && file.place == FilePlace::Source && CODE.split(' ').any(|ending| file.path.ends_with(ending)) {
-            let message = format!("spec.files: {} is code, and code from a Secret cannot be reviewed", file.path);
+        if secret
+            && file.place == FilePlace::Source
+            && CODE.split(' ').any(|ending| file.path.ends_with(ending))
+        {
+            let message = format!(
+                "spec.files: {} is code, and code from a Secret cannot be reviewed",
+                file.path
+            );
             return Err(invalid(message));
         }
-        let from = (file.secret_key_ref.as_ref(), file.config_map_key_ref.as_ref());
+        let from = (
+            file.secret_key_ref.as_ref(),
+            file.config_map_key_ref.as_ref(),
+        );
         let Found { bytes, origin } = key_of(from, settings, &wanted)?;
         if secret {
             secret_files::file(&bytes, redactor);
@@ -123,7 +138,15 @@ pub(super) fn gather(
             taken.insert(wanted, digest);
         }
         let path = PathBuf::from(&file.path);
-        given.push(GivenFile { path, place: file.place, secret, overwrite: file.overwrite, name, origin, bytes });
+        given.push(GivenFile {
+            path,
+            place: file.place,
+            secret,
+            overwrite: file.overwrite,
+            name,
+            origin,
+            bytes,
+        });
     }
     Ok(given)
 }
@@ -146,11 +169,17 @@ pub(super) fn put_beside(given: &[GivenFile], stack: &Path) -> Result<(), Failur
 
 /// Writes the Secrets' files beside the code again, which no checksum covers.
 pub(super) fn put_apart_again(given: &[GivenFile], stack: &Path) -> Result<(), Failure> {
-    given.iter().filter(|file| file.is_apart()).try_for_each(|file| file.put(stack))
+    given
+        .iter()
+        .filter(|file| file.is_apart())
+        .try_for_each(|file| file.put(stack))
 }
 
 pub(super) fn put_home(given: &[GivenFile], home: &Path) -> Result<(), Failure> {
-    given.iter().filter(|file| file.place == FilePlace::Home).try_for_each(|file| file.put(home))
+    given
+        .iter()
+        .filter(|file| file.place == FilePlace::Home)
+        .try_for_each(|file| file.put(home))
 }
 
 /// Refuses files of Secrets beside the code of a Terragrunt unit.
@@ -164,7 +193,11 @@ pub(super) fn check_terragrunt(given: &[GivenFile]) -> Result<(), Failure> {
 /// Paths of Secrets' files relative to the source's top; neither the checksum nor the bundle includes them. `below` is the stack's
 /// directory.
 pub(super) fn apart(given: &[GivenFile], below: &Path) -> Vec<PathBuf> {
-    given.iter().filter(|file| file.is_apart()).map(|file| below.join(&file.path)).collect()
+    given
+        .iter()
+        .filter(|file| file.is_apart())
+        .map(|file| below.join(&file.path))
+        .collect()
 }
 
 #[cfg(test)]
@@ -175,20 +208,29 @@ mod tests {
     use serde_json::{Value, json};
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-    fn gathered(dir: &Path, spec: &Value) -> Result<(Vec<GivenFile>, BTreeMap<String, String>), Failure> {
+    fn gathered(
+        dir: &Path,
+        spec: &Value,
+    ) -> Result<(Vec<GivenFile>, BTreeMap<String, String>), Failure> {
         let settings = settings(dir);
         for (path, text) in [("secrets/s/key", "t0k3n"), ("configmaps/c/key", "plain")] {
             let path = dir.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let spec = serde_json::from_value(json!({"source": {"inline": {"files": {}}}, "files": spec})).unwrap();
+        let spec =
+            serde_json::from_value(json!({"source": {"inline": {"files": {}}}, "files": spec}))
+                .unwrap();
         let mut taken = BTreeMap::new();
         gather(&spec, &settings, &Redactor::default(), &mut taken).map(|given| (given, taken))
     }
 
     fn of(path: &str, place: &str, secret: bool) -> Value {
-        let (kind, name) = if secret { ("secretKeyRef", "s") } else { ("configMapKeyRef", "c") };
+        let (kind, name) = if secret {
+            ("secretKeyRef", "s")
+        } else {
+            ("configMapKeyRef", "c")
+        };
         json!({"path": path, "in": place, kind: {"name": name, "key": "key"}})
     }
 
@@ -199,16 +241,38 @@ mod tests {
         let (home, stack) = (top.join("home"), top.join("stack"));
         fs::create_dir_all(&home).unwrap();
         fs::create_dir_all(&stack).unwrap();
-        let spec =
-            json!([of(".aws/credentials", "Home", true), of("conf/key", "Source", true), of("conf/plain", "Source", false)]);
+        let spec = json!([
+            of(".aws/credentials", "Home", true),
+            of("conf/key", "Source", true),
+            of("conf/plain", "Source", false)
+        ]);
         let (given, taken) = gathered(&top, &spec).unwrap();
-        assert_eq!(taken.keys().collect::<Vec<_>>(), ["file Home .aws/credentials", "file Source conf/key"]);
-        assert!(taken.values().all(|value| value.len() == 64), "no value is held");
-        assert_eq!(given[1].fact(), ("Source conf/key".into(), "secret s/key".into()));
+        assert_eq!(
+            taken.keys().collect::<Vec<_>>(),
+            ["file Home .aws/credentials", "file Source conf/key"]
+        );
+        assert!(
+            taken.values().all(|value| value.len() == 64),
+            "no value is held"
+        );
+        assert_eq!(
+            given[1].fact(),
+            ("Source conf/key".into(), "secret s/key".into())
+        );
         put_beside(&given, &stack).unwrap();
         put_home(&given, &home).unwrap();
-        assert_eq!(fs::metadata(home.join(".aws/credentials")).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(apart(&given, Path::new("live")), [Path::new("live/conf/key")]);
+        assert_eq!(
+            fs::metadata(home.join(".aws/credentials"))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o600
+        );
+        assert_eq!(
+            apart(&given, Path::new("live")),
+            [Path::new("live/conf/key")]
+        );
         // A link in a directory's place is not followed.
         fs::remove_dir_all(stack.join("conf")).unwrap();
         symlink(&home, stack.join("conf")).unwrap();
@@ -224,7 +288,13 @@ mod tests {
         let (given, _) = gathered(&stack, &json!([of("plain", "Source", false)])).unwrap();
         let failure = put_beside(&given, &stack).unwrap_err();
         assert_eq!(failure.reason, reason::INVALID_SPEC);
-        assert!(failure.message.contains("has a file plain already; overwrite: true"), "{}", failure.message);
+        assert!(
+            failure
+                .message
+                .contains("has a file plain already; overwrite: true"),
+            "{}",
+            failure.message
+        );
         let mut asked = of("plain", "Source", false);
         asked["overwrite"] = true.into();
         put_beside(&gathered(&stack, &json!([asked])).unwrap().0, &stack).unwrap();
@@ -238,20 +308,39 @@ mod tests {
             (of("../x", "Home", true), "no path below Home"),
             (of("a/../../x", "Source", true), "no path below Source"),
             (of("/etc/x", "Home", true), "no path below Home"),
-            (of(".terraform/x", "Source", true), "a directory of the tools"),
-            (of("zz_pawl_override.tf.json", "Source", false), "uses for itself"),
-            (of("evil.tf", "Source", true), "code from a Secret cannot be reviewed"),
-            (of("a/b.auto.tfvars.json", "Source", true), "code from a Secret cannot be reviewed"),
+            (
+                of(".terraform/x", "Source", true),
+                "a directory of the tools",
+            ),
+            (
+                of("zz_pawl_override.tf.json", "Source", false),
+                "uses for itself",
+            ),
+            (
+                of("evil.tf", "Source", true),
+                "code from a Secret cannot be reviewed",
+            ),
+            (
+                of("a/b.auto.tfvars.json", "Source", true),
+                "code from a Secret cannot be reviewed",
+            ),
             (
                 json!({"path": "a", "secretKeyRef": {"name": "s", "key": "gone"}}),
                 "Secret s has no key gone; file Home a wants s/gone",
             ),
-            (json!({"path": "a", "configMapKeyRef": {"name": "no", "key": "k"}}), "ConfigMap no does not exist or is empty"),
+            (
+                json!({"path": "a", "configMapKeyRef": {"name": "no", "key": "k"}}),
+                "ConfigMap no does not exist or is empty",
+            ),
             (json!({"path": "a"}), "exactly one of"),
         ];
         for (file, said) in rows {
             let failure = gathered(dir.path(), &json!([file])).unwrap_err();
-            assert!(failure.message.contains(said), "{file}: {}", failure.message);
+            assert!(
+                failure.message.contains(said),
+                "{file}: {}",
+                failure.message
+            );
         }
     }
 }

@@ -3,7 +3,10 @@
 
 use std::path::PathBuf;
 
-use crds::{AwsIdentity, AzureIdentity, Credentials, Failure, GcpIdentity, Reason, TerraformRun, VaultIdentity};
+use crds::{
+    AwsIdentity, AzureIdentity, Credentials, Failure, GcpIdentity, Reason, TerraformRun,
+    VaultIdentity,
+};
 use serde_json::{Value, json};
 
 use super::{PhaseRunner, inputs, preflight};
@@ -17,10 +20,19 @@ type Variable = (&'static str, &'static str, String);
 
 impl PhaseRunner {
     /// Gathers all inputs of the run's code after the preflight check. `fetches`: the source is fetched as well.
-    pub(super) async fn inputs(&self, run: &TerraformRun, fetches: bool) -> Result<inputs::Inputs, Failure> {
+    pub(super) async fn inputs(
+        &self,
+        run: &TerraformRun,
+        fetches: bool,
+    ) -> Result<inputs::Inputs, Failure> {
         let (spec, settings) = (&run.spec, &self.settings);
         preflight::check(spec, settings, fetches, jiff::Timestamp::now())?;
-        let mut given = inputs::gather(spec, settings, &self.take_outputs(run).await?, &self.redactor)?;
+        let mut given = inputs::gather(
+            spec,
+            settings,
+            &self.take_outputs(run).await?,
+            &self.redactor,
+        )?;
         let own = environment(&spec.credentials, settings);
         let twice: Vec<String> = own
             .iter()
@@ -28,7 +40,8 @@ impl PhaseRunner {
             .map(|(field, name, _)| format!("env {name} is set by credentials.{field} as well"))
             .collect();
         if !twice.is_empty() {
-            return Err(Reason::InvalidSpec.failure(format!("{}; leave one of the two out", twice.join(", "))));
+            return Err(Reason::InvalidSpec
+                .failure(format!("{}; leave one of the two out", twice.join(", "))));
         }
         for token in spec.credentials.tokens() {
             if let Some(text) = inputs::mounted(&settings.identity.join(token.field), "token") {
@@ -36,12 +49,19 @@ impl PhaseRunner {
             }
         }
         if let Some(gcp) = &spec.credentials.gcp {
-            files::write(&gcp_file(settings), external_account(gcp, &token(settings, "gcp")).to_string().as_bytes())
-                .or_internal("the credentials of Google Cloud cannot be written")?;
+            files::write(
+                &gcp_file(settings),
+                external_account(gcp, &token(settings, "gcp"))
+                    .to_string()
+                    .as_bytes(),
+            )
+            .or_internal("the credentials of Google Cloud cannot be written")?;
         }
         for (field, name, value) in own {
             given.env.push((name.to_owned(), value));
-            given.env_origins.push((name.to_owned(), format!("credentials.{field}")));
+            given
+                .env_origins
+                .push((name.to_owned(), format!("credentials.{field}")));
         }
         Ok(given)
     }
@@ -54,15 +74,28 @@ fn gcp_file(settings: &Settings) -> PathBuf {
 
 /// Path of a field's token. The kubelet renews the file in place.
 fn token(settings: &Settings, field: &str) -> String {
-    settings.identity.join(field).join("token").display().to_string()
+    settings
+        .identity
+        .join(field)
+        .join("token")
+        .display()
+        .to_string()
 }
 
 /// The environment variables for the SDKs.
 fn environment(credentials: &Credentials, settings: &Settings) -> Vec<Variable> {
     let mut env: Vec<Variable> = Vec::new();
-    if let Some(AwsIdentity { role_arn, region, audience: _ }) = credentials.aws.as_deref() {
+    if let Some(AwsIdentity {
+        role_arn,
+        region,
+        audience: _,
+    }) = credentials.aws.as_deref()
+    {
         // The session name lets a reader of the cloud's audit log find the run.
-        let session: String = format!("pawl-{}", settings.run).chars().take(SESSION).collect();
+        let session: String = format!("pawl-{}", settings.run)
+            .chars()
+            .take(SESSION)
+            .collect();
         env.extend([
             ("aws", "AWS_ROLE_ARN", role_arn.clone()),
             ("aws", "AWS_WEB_IDENTITY_TOKEN_FILE", token(settings, "aws")),
@@ -71,25 +104,60 @@ fn environment(credentials: &Credentials, settings: &Settings) -> Vec<Variable> 
         env.extend(region.clone().map(|region| ("aws", "AWS_REGION", region)));
     }
     if let Some(GcpIdentity { project, .. }) = credentials.gcp.as_deref() {
-        env.push(("gcp", "GOOGLE_APPLICATION_CREDENTIALS", gcp_file(settings).display().to_string()));
-        env.extend(project.clone().map(|project| ("gcp", "GOOGLE_PROJECT", project)));
+        env.push((
+            "gcp",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            gcp_file(settings).display().to_string(),
+        ));
+        env.extend(
+            project
+                .clone()
+                .map(|project| ("gcp", "GOOGLE_PROJECT", project)),
+        );
     }
-    if let Some(AzureIdentity { client_id, tenant_id, subscription_id, audience: _ }) = credentials.azure.as_deref() {
+    if let Some(AzureIdentity {
+        client_id,
+        tenant_id,
+        subscription_id,
+        audience: _,
+    }) = credentials.azure.as_deref()
+    {
         // The SDK reads the first three, the provider and the backend the others.
         env.extend([
             ("azure", "AZURE_CLIENT_ID", client_id.clone()),
             ("azure", "AZURE_TENANT_ID", tenant_id.clone()),
-            ("azure", "AZURE_FEDERATED_TOKEN_FILE", token(settings, "azure")),
+            (
+                "azure",
+                "AZURE_FEDERATED_TOKEN_FILE",
+                token(settings, "azure"),
+            ),
             ("azure", "ARM_USE_OIDC", "true".to_owned()),
             ("azure", "ARM_CLIENT_ID", client_id.clone()),
             ("azure", "ARM_TENANT_ID", tenant_id.clone()),
-            ("azure", "ARM_OIDC_TOKEN_FILE_PATH", token(settings, "azure")),
+            (
+                "azure",
+                "ARM_OIDC_TOKEN_FILE_PATH",
+                token(settings, "azure"),
+            ),
         ]);
-        env.extend(subscription_id.clone().map(|id| ("azure", "ARM_SUBSCRIPTION_ID", id)));
+        env.extend(
+            subscription_id
+                .clone()
+                .map(|id| ("azure", "ARM_SUBSCRIPTION_ID", id)),
+        );
     }
-    if let Some(VaultIdentity { address, namespace, audience: _ }) = credentials.vault.as_deref() {
+    if let Some(VaultIdentity {
+        address,
+        namespace,
+        audience: _,
+    }) = credentials.vault.as_deref()
+    {
         env.push(("vault", "VAULT_ADDR", address.clone()));
-        env.extend(namespace.clone().map(|namespace| ("vault", "VAULT_NAMESPACE", namespace)));
+        env.extend(
+            namespace
+                .clone()
+                .map(|namespace| ("vault", "VAULT_NAMESPACE", namespace)),
+        );
     }
     env
 }
@@ -105,7 +173,9 @@ fn external_account(gcp: &GcpIdentity, token: &str) -> Value {
         "credential_source": {"file": token, "format": {"type": "text"}},
     });
     if let Some(email) = &gcp.service_account_email {
-        let url = format!("https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/{email}:generateAccessToken");
+        let url = format!(
+            "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/{email}:generateAccessToken"
+        );
         config["service_account_impersonation_url"] = url.into();
     }
     config
@@ -129,9 +199,17 @@ mod tests {
     #[test]
     fn sdk_environment_names_the_token_files() {
         let dir = tempfile::tempdir().unwrap();
-        let settings = Settings { identity: "/pawl/identity".into(), kept: "/pawl/kept".into(), ..settings(dir.path()) };
+        let settings = Settings {
+            identity: "/pawl/identity".into(),
+            kept: "/pawl/kept".into(),
+            ..settings(dir.path())
+        };
         let env = environment(&credentials(), &settings);
-        let value = |name: &str| env.iter().find(|(_, of, _)| *of == name).map(|(_, _, value)| value.as_str());
+        let value = |name: &str| {
+            env.iter()
+                .find(|(_, of, _)| *of == name)
+                .map(|(_, _, value)| value.as_str())
+        };
         for (name, wanted) in [
             ("AWS_WEB_IDENTITY_TOKEN_FILE", "/pawl/identity/aws/token"),
             ("AWS_REGION", "eu-central-1"),
@@ -145,7 +223,12 @@ mod tests {
         assert_eq!(value("GOOGLE_PROJECT"), None, "it is not said");
         let config = external_account(credentials().gcp.as_ref().unwrap(), "/t");
         assert_eq!(config["audience"], "//iam.googleapis.com/projects/1/p");
-        assert!(config["service_account_impersonation_url"].as_str().unwrap().contains("tf@p.iam"));
+        assert!(
+            config["service_account_impersonation_url"]
+                .as_str()
+                .unwrap()
+                .contains("tf@p.iam")
+        );
         assert!(environment(&Credentials::default(), &settings).is_empty());
     }
 }

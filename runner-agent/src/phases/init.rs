@@ -36,7 +36,11 @@ impl PhaseRunner {
         notices: &Notices,
     ) -> Result<(InitReport, Initialised), Failure> {
         let mut made = Initialised::of(prepared, shell);
-        let (run, stack, workspace) = (&prepared.run, &prepared.shell.stack, prepared.facts.workspace.clone());
+        let (run, stack, workspace) = (
+            &prepared.run,
+            &prepared.shell.stack,
+            prepared.facts.workspace.clone(),
+        );
         let options = made.shell.options.clone();
         let mut args = vec!["init", "-input=false", "-no-color"];
         args.extend(options.init.iter().map(String::as_str));
@@ -61,60 +65,114 @@ impl PhaseRunner {
             // The `http` backend has one workspace only; the state's address contains the run's workspace.
             self.know_backend(&mut made)?;
             let id = StateId::of(&self.settings.run, &run.spec);
-            return Ok((InitReport { backend: format!("managed (stack {})", id.stack), workspace }, made));
+            return Ok((
+                InitReport {
+                    backend: format!("managed (stack {})", id.stack),
+                    workspace,
+                },
+                made,
+            ));
         }
         let is_new = workspace != selected(stack) && !self.has_workspace(&made, notices).await?;
         let mut backend = self.know_backend(&mut made)?;
-        if run.spec.operation.applies() && Backend::read(stack).is_ok_and(|found| !found.locks(&made.shell.env)) {
+        if run.spec.operation.applies()
+            && Backend::read(stack).is_ok_and(|found| !found.locks(&made.shell.env))
+        {
             backend.push_str(" (no lock: others may change the state during the apply)");
         }
         if is_new {
             // The plan of an apply creates a missing workspace, because TF_WORKSPACE names it.
-            return Ok((InitReport { backend, workspace: format!("{workspace} (new)") }, made));
+            return Ok((
+                InitReport {
+                    backend,
+                    workspace: format!("{workspace} (new)"),
+                },
+                made,
+            ));
         }
         if workspace != selected(stack) {
             // Its state may need other providers than that of the selected workspace.
-            self.say(format!("init once more, for the providers of the state of workspace {workspace}")).await;
+            self.say(format!(
+                "init once more, for the providers of the state of workspace {workspace}"
+            ))
+            .await;
             self.init_step(&mut made, &args, notices).await?;
         }
         Ok((InitReport { backend, workspace }, made))
     }
 
-    async fn init_step(&self, made: &mut Initialised, args: &[&str], notices: &Notices) -> Result<(), Failure> {
+    async fn init_step(
+        &self,
+        made: &mut Initialised,
+        args: &[&str],
+        notices: &Notices,
+    ) -> Result<(), Failure> {
         let said = self.tool_step(&made.shell, "init", args, notices).await?;
-        made.idle = made.shell.is_terragrunt() && (self.ran_in().is_none() || made.shell.ignored(&said));
+        made.idle =
+            made.shell.is_terragrunt() && (self.ran_in().is_none() || made.shell.ignored(&said));
         Ok(())
     }
 
     /// Whether a workspace exists. Only an apply may use a missing one.
     async fn has_workspace(&self, made: &Initialised, notices: &Notices) -> Result<bool, Failure> {
         let (shell, workspace) = (&made.shell, &made.facts.workspace);
-        let mut list = Workspaces { events: self.events(&shell.stack, notices).quiet(), names: Vec::new() };
-        let exit = self.step("workspace", &self.command(shell, ["workspace", "list"])?, &mut list, notices).await?;
+        let mut list = Workspaces {
+            events: self.events(&shell.stack, notices).quiet(),
+            names: Vec::new(),
+        };
+        let exit = self
+            .step(
+                "workspace",
+                &self.command(shell, ["workspace", "list"])?,
+                &mut list,
+                notices,
+            )
+            .await?;
         if exit.code != 0 {
-            return Err(self.for_want_of_state(shell, classify::failure("workspace", exit, &list.events.said())));
+            return Err(self.for_want_of_state(
+                shell,
+                classify::failure("workspace", exit, &list.events.said()),
+            ));
         }
         let is_there = list.names.iter().any(|name| name == workspace);
         if is_there || made.run.spec.operation == Operation::Apply {
             return Ok(is_there);
         }
-        let message =
-            format!("there is no workspace `{workspace}`, and only an apply makes one; there are: {}", list.names.join(", "));
+        let message = format!(
+            "there is no workspace `{workspace}`, and only an apply makes one; there are: {}",
+            list.names.join(", ")
+        );
         Err(Reason::InvalidSpec.failure(self.redactor.clean(&message)))
     }
 
     /// Reads the configured backend and enters the workspace. Returns the backend's type.
     pub(super) fn know_backend(&self, made: &mut Initialised) -> Result<String, Failure> {
-        let Initialised { run, shell, facts, state_key, .. } = made;
-        let backend = Backend::read(&shell.stack).or_internal("the backend in force cannot be read")?;
+        let Initialised {
+            run,
+            shell,
+            facts,
+            state_key,
+            ..
+        } = made;
+        let backend =
+            Backend::read(&shell.stack).or_internal("the backend in force cannot be read")?;
         self.host.is_state_kept(backend.check())?;
-        let (namespace, id) = (&self.settings.namespace, StateId::of(&self.settings.run, &run.spec));
+        let (namespace, id) = (
+            &self.settings.namespace,
+            StateId::of(&self.settings.run, &run.spec),
+        );
         // Without leases only the state's own lock protects it.
         *state_key = self.host.has_leases().then(|| {
             if shell.managed {
                 state_key::managed(namespace, &id)
             } else {
-                state_key::foreign(&backend.kind, &backend.config, &facts.workspace, namespace, &id)
+                state_key::foreign(
+                    &backend.kind,
+                    &backend.config,
+                    &facts.workspace,
+                    namespace,
+                    &id,
+                )
             }
         });
         facts.backend.clone_from(&backend.kind);
@@ -133,7 +191,9 @@ impl PhaseRunner {
     ) -> Result<Said, Failure> {
         loop {
             let mut events = self.events(&shell.stack, notices);
-            let exit = self.step(name, &self.command(shell, args)?, &mut events, notices).await?;
+            let exit = self
+                .step(name, &self.command(shell, args)?, &mut events, notices)
+                .await?;
             let said = events.said();
             if exit.code == 0 {
                 return Ok(said);
@@ -148,7 +208,9 @@ impl PhaseRunner {
 /// The workspace selected in a stack's directory. A person's folder retains the last one; in a pod it is always the first.
 fn selected(stack: &Path) -> String {
     let text = files::regular(&stack.join(".terraform/environment")).and_then(io::read_to_string);
-    Some(text.unwrap_or_default().trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned())
+    Some(text.unwrap_or_default().trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "default".to_owned())
 }
 
 /// Parses `workspace list`: one name per line, with `*` before the selected one.
@@ -159,7 +221,11 @@ struct Workspaces {
 
 impl Sink for Workspaces {
     fn line(&mut self, source: Source, line: &str, cut: u64) {
-        let name = line.strip_prefix("* ").or_else(|| line.strip_prefix("  ")).unwrap_or_default().trim_end();
+        let name = line
+            .strip_prefix("* ")
+            .or_else(|| line.strip_prefix("  "))
+            .unwrap_or_default()
+            .trim_end();
         if source == Source::Out && !name.is_empty() && !name.contains(char::is_whitespace) {
             self.names.push(name.to_owned());
         }
@@ -178,9 +244,16 @@ mod tests {
     #[test]
     fn only_workspace_names_are_parsed() {
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
-        let events =
-            Events::new(crate::process::Log::to(io::sink()), crate::report::redact::Redactor::default(), notices).quiet();
-        let mut list = Workspaces { events, names: Vec::new() };
+        let events = Events::new(
+            crate::process::Log::to(io::sink()),
+            crate::report::redact::Redactor::default(),
+            notices,
+        )
+        .quiet();
+        let mut list = Workspaces {
+            events,
+            names: Vec::new(),
+        };
         let printed = [
             "  default",
             "* staging",

@@ -29,10 +29,16 @@ impl PhaseRunner {
                 Transport::Http => url.origin(),
                 Transport::Ssh => format!("https://{}/", url.host()),
             };
-            logins.push(self.login(&secret.name, &origin, url.host(), Reason::SourceUnauthorized)?);
+            logins.push(self.login(
+                &secret.name,
+                &origin,
+                url.host(),
+                Reason::SourceUnauthorized,
+            )?);
         }
         logins.extend(self.logins(credentials)?);
-        let has_key = |login: &Login| login.identity.is_some() && login.host.eq_ignore_ascii_case(url.host());
+        let has_key =
+            |login: &Login| login.identity.is_some() && login.host.eq_ignore_ascii_case(url.host());
         if url.transport() == Transport::Ssh && !logins.iter().any(has_key) {
             let message = format!(
                 "source.git.url is by ssh, and no Secret has a private key for {}: name one with the key `identity` in source.git.secretRef",
@@ -57,29 +63,51 @@ impl PhaseRunner {
         let mut logins = Vec::new();
         for git in &credentials.git {
             let origin = format!("https://{}/", git.host);
-            let Some(url) =
-                Url::parse(&origin).filter(|url| url.origin() == origin && hosts.insert(git.host.to_ascii_lowercase()))
-            else {
-                let message = format!("credentials.git names {}, which is not a host, or is listed twice", git.host);
+            let Some(url) = Url::parse(&origin).filter(|url| {
+                url.origin() == origin && hosts.insert(git.host.to_ascii_lowercase())
+            }) else {
+                let message = format!(
+                    "credentials.git names {}, which is not a host, or is listed twice",
+                    git.host
+                );
                 return Err(Reason::InvalidSpec.failure(message));
             };
-            logins.push(self.login(&git.secret_ref.name, &origin, url.host(), Reason::Unauthorized)?);
+            logins.push(self.login(
+                &git.secret_ref.name,
+                &origin,
+                url.host(),
+                Reason::Unauthorized,
+            )?);
         }
         Ok(logins)
     }
 
     /// Reads a Secret's credentials for a host and registers them with the redactor.
-    fn login(&self, secret: &str, origin: &str, host: &str, reason: Reason) -> Result<Login, Failure> {
+    fn login(
+        &self,
+        secret: &str,
+        origin: &str,
+        host: &str,
+        reason: Reason,
+    ) -> Result<Login, Failure> {
         let dir = self.settings.secrets.join(secret);
-        let login = Login::of(origin, host, |name| inputs::mounted(&dir, name))
-            .map_err(|error| reason.failure(format!("the private key of Secret {secret} {error}")))?;
-        login.secrets().iter().for_each(|text| self.redactor.add(text));
+        let login =
+            Login::of(origin, host, |name| inputs::mounted(&dir, name)).map_err(|error| {
+                reason.failure(format!("the private key of Secret {secret} {error}"))
+            })?;
+        login
+            .secrets()
+            .iter()
+            .for_each(|text| self.redactor.add(text));
         if login.http.as_ref().is_some_and(Credentials::is_broken) {
-            return Err(reason.failure(format!("Secret {secret} holds a line break within a credential")));
+            return Err(reason.failure(format!(
+                "Secret {secret} holds a line break within a credential"
+            )));
         }
         if login.is_empty() {
             let keys = "identity, username and password, bearerToken, ca.crt";
-            return Err(Reason::SecretNotFound.failure(format!("Secret {secret} has none of the keys {keys}")));
+            return Err(Reason::SecretNotFound
+                .failure(format!("Secret {secret} has none of the keys {keys}")));
         }
         Ok(login)
     }
@@ -102,7 +130,10 @@ impl PhaseRunner {
 
     /// Writes the configuration of the tool's git to files that the stack's code cannot change. Returns the environment that names
     /// them.
-    fn give_git(&self, credentials: &crds::Credentials) -> Result<Vec<(OsString, OsString)>, Failure> {
+    fn give_git(
+        &self,
+        credentials: &crds::Credentials,
+    ) -> Result<Vec<(OsString, OsString)>, Failure> {
         // On a person's machine git uses that person's credentials.
         if credentials.git.is_empty() || self.host.cli_config().is_none() {
             return Ok(Vec::new());
@@ -116,15 +147,27 @@ impl PhaseRunner {
             Ok(path)
         };
         let mut config = String::new();
-        if let Some((_, file)) = self.settings.inherited.iter().find(|(name, _)| name == CA_OF_ALL) {
-            let _ = write!(config, "[http]\n\tsslCAInfo = {}\n", quoted(&file.to_string_lossy()));
+        if let Some((_, file)) = self
+            .settings
+            .inherited
+            .iter()
+            .find(|(name, _)| name == CA_OF_ALL)
+        {
+            let _ = write!(
+                config,
+                "[http]\n\tsslCAInfo = {}\n",
+                quoted(&file.to_string_lossy())
+            );
         }
         // The run may also put a `.gitconfig` into its home.
         config.push_str("[include]\n\tpath = ~/.gitconfig\n");
         for (n, login) in logins.iter().enumerate() {
             match &login.http {
                 Some(Credentials::Basic(user, password)) => {
-                    let file = write(&format!("git-login-{n}"), &format!("username={user}\npassword={password}\n"))?;
+                    let file = write(
+                        &format!("git-login-{n}"),
+                        &format!("username={user}\npassword={password}\n"),
+                    )?;
                     config.push_str(&helper(&login.origin, &file));
                 }
                 Some(Credentials::Bearer(token)) => config.push_str(&header(&login.origin, token)),
@@ -133,42 +176,74 @@ impl PhaseRunner {
             if let Some(authority) = &login.authority {
                 let file = write(&format!("git-ca-{n}.crt"), authority)?;
                 let file = quoted(&file.display().to_string());
-                let _ = write!(config, "[http {}]\n\tsslCAInfo = {file}\n", quoted(&login.origin));
+                let _ = write!(
+                    config,
+                    "[http {}]\n\tsslCAInfo = {file}\n",
+                    quoted(&login.origin)
+                );
             }
         }
-        let mut env = vec![("GIT_CONFIG_GLOBAL".into(), write("gitconfig", &config)?.into())];
+        let mut env = vec![(
+            "GIT_CONFIG_GLOBAL".into(),
+            write("gitconfig", &config)?.into(),
+        )];
         if logins.iter().any(|login| login.identity.is_some()) {
             let dir = kept.join("ssh");
             if dir.exists() {
                 fs::remove_dir_all(&dir).or_internal(failed)?;
             }
             let dir = SshFiles::create(&dir, &logins).or_internal(failed)?.keep();
-            env.push(("GIT_SSH_COMMAND".into(), ::source::ssh::command(&dir).into()));
+            env.push((
+                "GIT_SSH_COMMAND".into(),
+                ::source::ssh::command(&dir).into(),
+            ));
             env.push(("GIT_SSH_VARIANT".into(), "ssh".into()));
         }
         Ok(env)
     }
 
     /// The run's additions to the tool's CLI configuration.
-    pub(super) fn user_config(&self, credentials: &crds::Credentials) -> Result<UserConfig, Failure> {
+    pub(super) fn user_config(
+        &self,
+        credentials: &crds::Credentials,
+    ) -> Result<UserConfig, Failure> {
         if self.host.cli_config().is_none() {
             return Ok(UserConfig::default());
         }
         let mut tokens = Vec::new();
         for registry in &credentials.registries {
             let wanted = format!("credentials.registries of {}", registry.host);
-            let token = self.secret(&registry.secret_key_ref, &wanted)?.trim_end_matches(['\n', '\r']).to_owned();
+            let token = self
+                .secret(&registry.secret_key_ref, &wanted)?
+                .trim_end_matches(['\n', '\r'])
+                .to_owned();
             self.redactor.add(&token);
             tokens.push((registry.host.clone(), token));
         }
-        let own = credentials.cli_config.as_ref().map(|config| &config.secret_key_ref);
-        let own = own.map(|key| self.secret(key, "credentials.cliConfig")).transpose()?;
+        let own = credentials
+            .cli_config
+            .as_ref()
+            .map(|config| &config.secret_key_ref);
+        let own = own
+            .map(|key| self.secret(key, "credentials.cliConfig"))
+            .transpose()?;
         let config = UserConfig::of(&tokens, own.as_deref()).map_err(|error| {
-            let place = credentials.cli_config.as_ref().filter(|_| own.is_some()).map(|config| &config.secret_key_ref);
-            let place = place.map(|key| format!(" (Secret {}, key {})", key.name, key.key)).unwrap_or_default();
-            Reason::InvalidSpec.failure(format!("the CLI configuration of the run{place} cannot be used: {error}"))
+            let place = credentials
+                .cli_config
+                .as_ref()
+                .filter(|_| own.is_some())
+                .map(|config| &config.secret_key_ref);
+            let place = place
+                .map(|key| format!(" (Secret {}, key {})", key.name, key.key))
+                .unwrap_or_default();
+            Reason::InvalidSpec.failure(format!(
+                "the CLI configuration of the run{place} cannot be used: {error}"
+            ))
         })?;
-        config.secrets.iter().for_each(|text| self.redactor.add(text));
+        config
+            .secrets
+            .iter()
+            .for_each(|text| self.redactor.add(text));
         Ok(config)
     }
 
@@ -190,14 +265,22 @@ fn quoted(text: &str) -> String {
 fn helper(origin: &str, file: &Path) -> String {
     let place = file.display().to_string().replace('\'', r"'\''");
     let script = format!("!f() {{ test \"$1\" != get || cat '{place}'; }}; f");
-    format!("[credential {}]\n\thelper =\n\thelper = {}\n", quoted(origin.trim_end_matches('/')), quoted(&script))
+    format!(
+        "[credential {}]\n\thelper =\n\thelper = {}\n",
+        quoted(origin.trim_end_matches('/')),
+        quoted(&script)
+    )
 }
 
 /// A header for one host. Redirects are off, since git would send the header to the target as well.
 fn header(origin: &str, token: &str) -> String {
     let mut text = String::new();
     let header = quoted(&format!("Authorization: Bearer {token}"));
-    let _ = write!(text, "[http {}]\n\textraHeader = {header}\n\tfollowRedirects = false\n", quoted(origin));
+    let _ = write!(
+        text,
+        "[http {}]\n\textraHeader = {header}\n\tfollowRedirects = false\n",
+        quoted(origin)
+    );
     text
 }
 
@@ -237,35 +320,72 @@ mod tests {
         settings.inherited.push(operator.clone());
         let work = work(settings);
         let run: (OsString, OsString) = (CA_OF_ALL.into(), "/own/ca.crt".into());
-        let of = credentials(json!({"git": [{"host": "a.example.org", "secretRef": {"name": "a"}}]}));
-        let env = work.with_git(&of, vec![operator.clone(), run.clone()]).unwrap();
+        let of =
+            credentials(json!({"git": [{"host": "a.example.org", "secretRef": {"name": "a"}}]}));
+        let env = work
+            .with_git(&of, vec![operator.clone(), run.clone()])
+            .unwrap();
         assert_eq!(env[1..], [run], "what the run says of it stays");
         let config = fs::read_to_string(&env[0].1).unwrap();
-        assert!(config.starts_with("[http]\n\tsslCAInfo = \"/kept/ca.crt\"\n[include]"), "{config}");
+        assert!(
+            config.starts_with("[http]\n\tsslCAInfo = \"/kept/ca.crt\"\n[include]"),
+            "{config}"
+        );
         let file = work.settings.kept.join("git-ca-0.crt");
-        let own = format!("[http \"https://a.example.org/\"]\n\tsslCAInfo = \"{}\"\n", file.display());
-        assert!(config.ends_with(&own) && fs::read_to_string(&file).unwrap() == "pem of a", "{config}");
-        assert_eq!(work.with_git(&crds::Credentials::default(), vec![operator.clone()]).unwrap(), [operator]);
+        let own = format!(
+            "[http \"https://a.example.org/\"]\n\tsslCAInfo = \"{}\"\n",
+            file.display()
+        );
+        assert!(
+            config.ends_with(&own) && fs::read_to_string(&file).unwrap() == "pem of a",
+            "{config}"
+        );
+        assert_eq!(
+            work.with_git(&crds::Credentials::default(), vec![operator.clone()])
+                .unwrap(),
+            [operator]
+        );
     }
 
     #[test]
     fn missing_or_broken_secret_is_reported_before_the_fetch() {
         let (_dir, work) = world(&[
-            ("locked/identity", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----"),
+            (
+                "locked/identity",
+                "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----",
+            ),
             ("broken/username", "u\nhost=evil"),
             ("broken/password", "p"),
         ]);
         let of = |host: &str, secret: &str| {
-            work.give_git(&credentials(json!({"git": [{"host": host, "secretRef": {"name": secret}}]}))).unwrap_err()
+            work.give_git(&credentials(
+                json!({"git": [{"host": host, "secretRef": {"name": secret}}]}),
+            ))
+            .unwrap_err()
         };
         let rows = [
-            ("gone", Reason::SecretNotFound, "has none of the keys identity, username and password, bearerToken, ca.crt"),
-            ("locked", Reason::Unauthorized, "the private key of Secret locked is a private key with a passphrase"),
-            ("broken", Reason::Unauthorized, "Secret broken holds a line break"),
+            (
+                "gone",
+                Reason::SecretNotFound,
+                "has none of the keys identity, username and password, bearerToken, ca.crt",
+            ),
+            (
+                "locked",
+                Reason::Unauthorized,
+                "the private key of Secret locked is a private key with a passphrase",
+            ),
+            (
+                "broken",
+                Reason::Unauthorized,
+                "Secret broken holds a line break",
+            ),
         ];
         for (secret, reason, text) in rows {
             let failure = of("h", secret);
-            assert!(failure.reason == reason && failure.message.contains(text), "{secret}: {failure:?}");
+            assert!(
+                failure.reason == reason && failure.message.contains(text),
+                "{secret}: {failure:?}"
+            );
         }
         assert_eq!(of("h/../x", "gone").reason, Reason::InvalidSpec.as_str());
     }
@@ -287,9 +407,17 @@ mod tests {
         let elsewhere = json!({"git": [{"host": "git.example.org", "secretRef": {"name": "git"}}]});
         assert_eq!(of(None, elsewhere.clone()).unwrap().len(), 1);
         assert_eq!(of(Some("web"), elsewhere).unwrap().len(), 2);
-        for failure in [of(None, json!({})), of(Some("web"), json!({}))].map(|found| found.err().unwrap()) {
+        for failure in
+            [of(None, json!({})), of(Some("web"), json!({}))].map(|found| found.err().unwrap())
+        {
             assert_eq!(failure.reason, Reason::SecretNotFound.as_str());
-            assert!(failure.message.contains("no Secret has a private key for git.example.org"), "{}", failure.message);
+            assert!(
+                failure
+                    .message
+                    .contains("no Secret has a private key for git.example.org"),
+                "{}",
+                failure.message
+            );
         }
     }
 }

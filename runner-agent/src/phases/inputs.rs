@@ -54,16 +54,26 @@ pub(super) fn gather(
     outputs: &TakenOutputs,
     redactor: &Redactor,
 ) -> Result<Inputs, Failure> {
-    let mut inputs = Inputs { options: options::of(spec)?, ..Inputs::default() };
+    let mut inputs = Inputs {
+        options: options::of(spec)?,
+        ..Inputs::default()
+    };
     inputs.variable_files = variable_files::gather(spec, settings, redactor, &mut inputs.taken)?;
     if settings.folder.is_some() {
-        let left_out =
-            spec.files.iter().map(|file| format!("spec.files: {} is left out: a person's files stay as they are", file.path));
+        let left_out = spec.files.iter().map(|file| {
+            format!(
+                "spec.files: {} is left out: a person's files stay as they are",
+                file.path
+            )
+        });
         inputs.notes.extend(left_out);
     } else {
         inputs.files = given_files::gather(spec, settings, redactor, &mut inputs.taken)?;
     }
-    let mut value = |value: Option<Value>, from: &Option<ValueFrom>, wanted: String| -> Result<(Value, String), Failure> {
+    let mut value = |value: Option<Value>,
+                     from: &Option<ValueFrom>,
+                     wanted: String|
+     -> Result<(Value, String), Failure> {
         let (value, origin) = match (value, from) {
             (Some(value), None) => return Ok((value, "value".to_owned())),
             (None, Some(from)) => match &from.output_of {
@@ -71,16 +81,24 @@ pub(super) fn gather(
                 None => read(from, settings, redactor, &wanted)?,
             },
             (Some(_), Some(_)) | (None, None) => {
-                return Err(invalid(format!("{wanted} needs exactly one of value and valueFrom")));
+                return Err(invalid(format!(
+                    "{wanted} needs exactly one of value and valueFrom"
+                )));
             }
         };
         inputs.taken.insert(wanted, value.to_string());
         Ok((value, origin))
     };
     for variable in &spec.variables {
-        let (given, origin) = value(variable.value.clone(), &variable.value_from, format!("variable {}", variable.name))?;
+        let (given, origin) = value(
+            variable.value.clone(),
+            &variable.value_from,
+            format!("variable {}", variable.name),
+        )?;
         inputs.variables.insert(variable.name.clone(), given);
-        inputs.variable_origins.push((variable.name.clone(), origin));
+        inputs
+            .variable_origins
+            .push((variable.name.clone(), origin));
     }
     let mut env = Vec::new();
     for variable in &spec.env {
@@ -117,19 +135,38 @@ impl Inputs {
 /// The object of an `envFrom` entry; `None` unless it names exactly one.
 pub(super) fn named_whole<'a>(from: &'a EnvFrom, settings: &Settings) -> Option<Object<'a>> {
     let secret = from.secret_ref.as_ref().map(|secret| secret.name.as_str());
-    Object::of(secret, from.config_map_ref.as_ref().map(|map| map.name.as_str()), settings)
+    Object::of(
+        secret,
+        from.config_map_ref.as_ref().map(|map| map.name.as_str()),
+        settings,
+    )
 }
 
 /// Sets all keys of a Secret or ConfigMap as environment variables. Skips keys that are not valid names, as Kubernetes does for
 /// pods.
-fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut Inputs) -> Result<(), Failure> {
+fn whole(
+    from: &EnvFrom,
+    settings: &Settings,
+    redactor: &Redactor,
+    inputs: &mut Inputs,
+) -> Result<(), Failure> {
     let Some(object) = named_whole(from, settings) else {
-        return Err(invalid("envFrom needs exactly one of secretRef and configMapRef".to_owned()));
+        return Err(invalid(
+            "envFrom needs exactly one of secretRef and configMapRef".to_owned(),
+        ));
     };
-    let Object { name, kind, word, .. } = object;
-    let keys = if is_name(name) { keys(&object.dir) } else { Vec::new() };
+    let Object {
+        name, kind, word, ..
+    } = object;
+    let keys = if is_name(name) {
+        keys(&object.dir)
+    } else {
+        Vec::new()
+    };
     if keys.is_empty() {
-        return Err(object.reason.failure(object.absent_for("envFrom", settings)));
+        return Err(object
+            .reason
+            .failure(object.absent_for("envFrom", settings)));
     }
     let prefix = from.prefix.as_deref().unwrap_or_default();
     let mut all = Map::new();
@@ -137,7 +174,9 @@ fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut 
         let variable = format!("{prefix}{key}");
         let is_valid = |text: &str| {
             let mut bytes = text.bytes();
-            bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+            bytes
+                .next()
+                .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
                 && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
         };
         if !is_valid(&variable) {
@@ -145,11 +184,17 @@ fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut 
             continue;
         }
         if let Some(why) = refused(&variable) {
-            return Err(invalid(format!("envFrom: {variable} of {kind} {name} is refused: it {why}")));
+            return Err(invalid(format!(
+                "envFrom: {variable} of {kind} {name} is refused: it {why}"
+            )));
         }
-        let Some(value) = mounted(&object.dir, &key) else { continue };
+        let Some(value) = mounted(&object.dir, &key) else {
+            continue;
+        };
         if value.contains('\0') {
-            return Err(invalid(format!("envFrom: {variable} of {kind} {name} holds a zero byte")));
+            return Err(invalid(format!(
+                "envFrom: {variable} of {kind} {name} holds a zero byte"
+            )));
         }
         if from.secret_ref.is_some() {
             redactor.add(&value);
@@ -158,8 +203,15 @@ fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut 
         inputs.set(variable, value);
     }
     let origin = format!("{word} {name}");
-    inputs.taken.insert(format!("envFrom {prefix}{origin}"), Value::Object(all).to_string());
-    inputs.env_from.push(if prefix.is_empty() { origin } else { format!("{origin} as {prefix}") });
+    inputs.taken.insert(
+        format!("envFrom {prefix}{origin}"),
+        Value::Object(all).to_string(),
+    );
+    inputs.env_from.push(if prefix.is_empty() {
+        origin
+    } else {
+        format!("{origin} as {prefix}")
+    });
     Ok(())
 }
 
@@ -167,8 +219,16 @@ fn invalid(message: String) -> Failure {
     Reason::InvalidSpec.failure(message)
 }
 
-fn read(from: &ValueFrom, settings: &Settings, redactor: &Redactor, wanted: &str) -> Result<(Value, String), Failure> {
-    let refs = (from.secret_key_ref.as_ref(), from.config_map_key_ref.as_ref());
+fn read(
+    from: &ValueFrom,
+    settings: &Settings,
+    redactor: &Redactor,
+    wanted: &str,
+) -> Result<(Value, String), Failure> {
+    let refs = (
+        from.secret_key_ref.as_ref(),
+        from.config_map_key_ref.as_ref(),
+    );
     let Found { bytes, origin } = key_of(refs, settings, wanted)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     if from.secret_key_ref.is_some() {
@@ -179,7 +239,12 @@ fn read(from: &ValueFrom, settings: &Settings, redactor: &Redactor, wanted: &str
 
 /// Writes the files, variables and backend into the stack's directory. The source may not use the names of the latter two. `root`
 /// is the source's top.
-pub(super) fn put_all(stack: &Path, root: &Path, spec: &TerraformRunSpec, given: &mut Inputs) -> Result<(), Failure> {
+pub(super) fn put_all(
+    stack: &Path,
+    root: &Path,
+    spec: &TerraformRunSpec,
+    given: &mut Inputs,
+) -> Result<(), Failure> {
     given_files::put_beside(&given.files, stack)?;
     write_backend(stack, spec)?;
     given.put = variable_files::texts(&given.variable_files, &given.variables, stack, root)?;
@@ -187,14 +252,24 @@ pub(super) fn put_all(stack: &Path, root: &Path, spec: &TerraformRunSpec, given:
 }
 
 fn write_backend(stack: &Path, spec: &TerraformRunSpec) -> Result<(), Failure> {
-    let tofu_names = [BACKEND_FILE.replace(".tf.json", ".tofu.json"), BACKEND_FILE.replace(".tf.json", ".tofu")];
-    for name in [VARIABLES_FILE, BACKEND_FILE].into_iter().chain(tofu_names.iter().map(String::as_str)) {
+    let tofu_names = [
+        BACKEND_FILE.replace(".tf.json", ".tofu.json"),
+        BACKEND_FILE.replace(".tf.json", ".tofu"),
+    ];
+    for name in [VARIABLES_FILE, BACKEND_FILE]
+        .into_iter()
+        .chain(tofu_names.iter().map(String::as_str))
+    {
         if fs::symlink_metadata(stack.join(name)).is_ok() {
-            return Err(Reason::SourceInvalid.failure(format!("the source has a file {name}, a name that Pawl uses for itself")));
+            return Err(Reason::SourceInvalid.failure(format!(
+                "the source has a file {name}, a name that Pawl uses for itself"
+            )));
         }
     }
     if let Some(name) = variable_files::own_names(stack).first() {
-        return Err(Reason::SourceInvalid.failure(format!("the source has a file {name}, a name that Pawl uses for itself")));
+        return Err(Reason::SourceInvalid.failure(format!(
+            "the source has a file {name}, a name that Pawl uses for itself"
+        )));
     }
     if let Some(backend) = &spec.backend {
         let config = json!({"terraform": {"backend": {backend.kind.clone(): backend.config}}});
@@ -222,7 +297,9 @@ mod tests {
 
     fn spec(json: &Value) -> TerraformRunSpec {
         let mut base = json!({"source": {"inline": {"files": {}}}});
-        base.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+        base.as_object_mut()
+            .unwrap()
+            .extend(json.as_object().unwrap().clone());
         serde_json::from_value(base).unwrap()
     }
 
@@ -248,8 +325,17 @@ mod tests {
             &redactor,
         )
         .unwrap();
-        assert_eq!(Value::Object(inputs.variables), json!({"n": {"a": [1, null]}, "p": "hunter22\n"}));
-        assert_eq!(inputs.variable_origins, [("n".into(), "value".into()), ("p".into(), "secret db/password".into())]);
+        assert_eq!(
+            Value::Object(inputs.variables),
+            json!({"n": {"a": [1, null]}, "p": "hunter22\n"})
+        );
+        assert_eq!(
+            inputs.variable_origins,
+            [
+                ("n".into(), "value".into()),
+                ("p".into(), "secret db/password".into())
+            ]
+        );
         assert_eq!(inputs.env, [("REGION".into(), "eu".into())]);
         assert_eq!(redactor.redact("is hunter22"), "is (sensitive value)");
     }
@@ -283,8 +369,18 @@ mod tests {
             ),
         ];
         for (json, reason, message) in rows {
-            let failure = gather(&spec(&json), &settings, &TakenOutputs::new(), &Redactor::default()).unwrap_err();
-            let said = (failure.class, failure.reason.as_str(), failure.message.as_str());
+            let failure = gather(
+                &spec(&json),
+                &settings,
+                &TakenOutputs::new(),
+                &Redactor::default(),
+            )
+            .unwrap_err();
+            let said = (
+                failure.class,
+                failure.reason.as_str(),
+                failure.message.as_str(),
+            );
             assert_eq!(said, (FailureClass::Configuration, reason, message));
         }
     }
@@ -293,15 +389,28 @@ mod tests {
     fn files_are_private_and_their_names_are_reserved() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(&json!({"backend": {"type": "http", "config": {"address": "http://s/a"}}}));
-        let mut given = Inputs { variables: json!({"a": 1}).as_object().unwrap().clone(), ..Inputs::default() };
+        let mut given = Inputs {
+            variables: json!({"a": 1}).as_object().unwrap().clone(),
+            ..Inputs::default()
+        };
         put_all(dir.path(), dir.path(), &spec, &mut given).unwrap();
         let backend = fs::read_to_string(dir.path().join(BACKEND_FILE)).unwrap();
-        assert_eq!(backend, r#"{"terraform":{"backend":{"http":{"address":"http://s/a"}}}}"#);
-        let mode = fs::metadata(dir.path().join(VARIABLES_FILE)).unwrap().permissions().mode();
+        assert_eq!(
+            backend,
+            r#"{"terraform":{"backend":{"http":{"address":"http://s/a"}}}}"#
+        );
+        let mode = fs::metadata(dir.path().join(VARIABLES_FILE))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
         for name in [BACKEND_FILE, VARIABLES_FILE] {
             let failure = put_all(dir.path(), dir.path(), &spec, &mut given).unwrap_err();
-            assert!(failure.reason == reason::SOURCE_INVALID && failure.message.contains("zz_pawl"), "{}", failure.message);
+            assert!(
+                failure.reason == reason::SOURCE_INVALID && failure.message.contains("zz_pawl"),
+                "{}",
+                failure.message
+            );
             fs::remove_file(dir.path().join(name)).unwrap();
         }
         put_all(dir.path(), dir.path(), &spec, &mut given).unwrap();

@@ -3,10 +3,15 @@
 
 use std::io::Write as _;
 
-use crds::apply_log::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
+use crds::apply_log::{
+    Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state,
+    uncompared,
+};
 
 use super::{PhaseRunner, Planned, Shell, uploads::Journaling};
-use crate::{classify, datastore::spool::SpoolWriter, guard, process::Exit, report::redact::Redactor};
+use crate::{
+    classify, datastore::spool::SpoolWriter, guard, process::Exit, report::redact::Redactor,
+};
 
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -50,10 +55,17 @@ impl Journal {
         }
         // Only an `id` can be imported; another key, a truncated or a redacted value cannot.
         let is_id = told.id_key == "id" && !told.id.is_empty() && told.id.len() <= MAX_TEXT;
-        let id = Some(told.id).filter(|id| is_id && self.redactor.redact(id) == **id).map(str::to_owned);
+        let id = Some(told.id)
+            .filter(|id| is_id && self.redactor.redact(id) == **id)
+            .map(str::to_owned);
         self.push(make(Operation {
             action,
-            address: self.redactor.redact(told.address).chars().take(MAX_TEXT).collect(),
+            address: self
+                .redactor
+                .redact(told.address)
+                .chars()
+                .take(MAX_TEXT)
+                .collect(),
             kind: told.kind.to_owned(),
             provider: told.provider.to_owned(),
             id,
@@ -64,7 +76,10 @@ impl Journal {
     pub(super) fn ended(&mut self, exit: Exit, saved: bool) {
         // A killed tool has not reported a result.
         if exit.signal.is_none() {
-            self.push(Line::End(Ended { code: exit.code, saved }));
+            self.push(Line::End(Ended {
+                code: exit.code,
+                saved,
+            }));
         }
     }
 }
@@ -72,17 +87,28 @@ impl Journal {
 impl PhaseRunner {
     /// Opens the journal of the apply, with the lines taken over from the run that this one recovers.
     pub(super) fn open_journal(&self, planned: &Planned) -> Journal {
-        let Planned { shell, state_key, .. } = planned;
-        let head = Head { managed: shell.managed, state: state_key.clone().unwrap_or_default() };
+        let Planned {
+            shell, state_key, ..
+        } = planned;
+        let head = Head {
+            managed: shell.managed,
+            state: state_key.clone().unwrap_or_default(),
+        };
         let carried = super::recover::carried(&shell.stack);
         let out = self.remote.as_ref().and_then(|remote| {
             let journaling = Journaling::start(remote.client.clone(), self.settings.kept.clone());
-            let journaling = journaling.inspect_err(|error| tracing::error!(%error, "the journal cannot leave the pod")).ok()?;
+            let journaling = journaling
+                .inspect_err(|error| tracing::error!(%error, "the journal cannot leave the pod"))
+                .ok()?;
             let out = SpoolWriter(journaling.spool.clone());
             *guard(&remote.journal) = Some(journaling);
             Some(out)
         });
-        let mut journal = Journal { replay: Replay::default(), out, redactor: self.redactor.clone() };
+        let mut journal = Journal {
+            replay: Replay::default(),
+            out,
+            redactor: self.redactor.clone(),
+        };
         journal.push(Line::Begin(head));
         for line in carried {
             journal.push(line);
@@ -117,17 +143,25 @@ impl PhaseRunner {
         shell: &Shell,
         read: fn(std::io::PipeReader) -> Result<T, state::StateError>,
     ) -> Result<T, String> {
-        let command = self.command(shell, ["state", "pull"]).map_err(|failure| failure.message)?;
+        let command = self
+            .command(shell, ["state", "pull"])
+            .map_err(|failure| failure.message)?;
         let (reader, writer) = std::io::pipe().map_err(|error| format!("no pipe: {error}"))?;
         let found = tokio::task::spawn_blocking(move || read(reader));
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
         let mut events = self.events(&shell.stack, &notices).quiet();
-        let exit = self.children.run_into_last(&command, writer, &mut events).await;
+        let exit = self
+            .children
+            .run_into_last(&command, writer, &mut events)
+            .await;
         let exit = exit.map_err(|error| classify::not_run("state pull", &error).message)?;
         if exit.code != 0 {
             return Err(classify::failure("state pull", exit, &events.said()).message);
         }
-        found.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        found
+            .await
+            .map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -136,18 +170,34 @@ mod tests {
     use super::*;
     use crds::datastore::JOURNAL;
 
-    fn journal() -> (tempfile::TempDir, std::sync::Arc<crate::datastore::spool::Spool>, Journal) {
+    fn journal() -> (
+        tempfile::TempDir,
+        std::sync::Arc<crate::datastore::spool::Spool>,
+        Journal,
+    ) {
         let dir = tempfile::tempdir().unwrap();
         let spool = crate::datastore::spool::Spool::create(dir.path().join(JOURNAL)).unwrap();
         spool.enter(JOURNAL);
         let redactor = Redactor::default();
         redactor.add("hunter22");
-        let journal = Journal { replay: Replay::default(), out: Some(SpoolWriter(spool.clone())), redactor };
+        let journal = Journal {
+            replay: Replay::default(),
+            out: Some(SpoolWriter(spool.clone())),
+            redactor,
+        };
         (dir, spool, journal)
     }
 
     fn told<'a>(action: &'a str, address: &'a str, id_key: &'a str, id: &'a str) -> Touched<'a> {
-        Touched { action, address, kind: "t", provider: "p", id_key, id, at: "2026-11-21T10:00:00Z" }
+        Touched {
+            action,
+            address,
+            kind: "t",
+            provider: "p",
+            id_key,
+            id,
+            at: "2026-11-21T10:00:00Z",
+        }
     }
 
     #[test]
@@ -155,26 +205,58 @@ mod tests {
         let (_dir, spool, mut journal) = journal();
         journal.told("apply_start", told("create", "t.a", "", ""));
         journal.told("apply_complete", told("create", "t.a", "id", "i-1"));
-        journal.told("apply_complete", told("create", "t.b[\"hunter22\"]", "id", "of-hunter22"));
+        journal.told(
+            "apply_complete",
+            told("create", "t.b[\"hunter22\"]", "id", "of-hunter22"),
+        );
         journal.told("apply_complete", told("create", "t.c", "name", "no id"));
         journal.told("apply_start", told("read", "data.t.d", "", ""));
         journal.told("provision_start", told("create", "t.a", "", ""));
         let piece = String::from_utf8(spool.next(1 << 20).unwrap().bytes).unwrap();
-        let lines: Vec<_> = piece.lines().map(|line| Line::parse(line.as_bytes()).unwrap()).collect();
+        let lines: Vec<_> = piece
+            .lines()
+            .map(|line| Line::parse(line.as_bytes()).unwrap())
+            .collect();
         assert_eq!(lines.len(), 4, "{piece}");
-        assert!(!piece.contains("hunter22") && !piece.contains("no id"), "{piece}");
-        assert!(matches!(&lines[1], Line::Complete(o) if o.id.as_deref() == Some("i-1") && o.at == "2026-11-21T10:00:00Z"));
+        assert!(
+            !piece.contains("hunter22") && !piece.contains("no id"),
+            "{piece}"
+        );
+        assert!(
+            matches!(&lines[1], Line::Complete(o) if o.id.as_deref() == Some("i-1") && o.at == "2026-11-21T10:00:00Z")
+        );
         assert_eq!(journal.replay.created(), 3);
     }
 
     #[test]
     fn killed_tool_has_reported_no_result() {
         let (_dir, _spool, mut journal) = journal();
-        journal.ended(Exit { code: 137, signal: Some(9), told: true }, true);
+        journal.ended(
+            Exit {
+                code: 137,
+                signal: Some(9),
+                told: true,
+            },
+            true,
+        );
         assert!(!journal.replay.is_judged());
-        journal.ended(Exit { code: 1, signal: None, told: true }, false);
+        journal.ended(
+            Exit {
+                code: 1,
+                signal: None,
+                told: true,
+            },
+            false,
+        );
         assert!(!journal.replay.is_judged());
-        journal.ended(Exit { code: 1, signal: None, told: true }, true);
+        journal.ended(
+            Exit {
+                code: 1,
+                signal: None,
+                told: true,
+            },
+            true,
+        );
         assert!(journal.replay.is_judged());
     }
 }

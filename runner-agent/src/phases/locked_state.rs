@@ -38,12 +38,17 @@ impl Shell {
     /// reads the outputs of other units, so the tool beneath waits instead. The wait grows with each attempt, since the holder is
     /// not visible meanwhile.
     pub(super) fn lock_timeout(&self, waits: u32) -> String {
-        format!("-lock-timeout={}s", seconds(if self.is_terragrunt() { waits } else { 0 }))
+        format!(
+            "-lock-timeout={}s",
+            seconds(if self.is_terragrunt() { waits } else { 0 })
+        )
     }
 
     /// Whether the lock can be released by its ID alone. True for the datastore; the backend table decides for others.
     fn unlocks_by_id(&self) -> bool {
-        self.managed || Backend::read(&self.stack).is_ok_and(|backend| backend.unlocks_by_id(Some(self.tool.found.name)))
+        self.managed
+            || Backend::read(&self.stack)
+                .is_ok_and(|backend| backend.unlocks_by_id(Some(self.tool.found.name)))
     }
 }
 
@@ -56,9 +61,14 @@ impl PhaseRunner {
         failure: Failure,
         notices: &Notices,
     ) -> Result<(), Failure> {
-        let Some(lock) = classify::lock(&failure, &self.settings.pod_name) else { return Err(failure) };
+        let Some(lock) = classify::lock(&failure, &self.settings.pod_name) else {
+            return Err(failure);
+        };
         let lock = self.named(shell, lock);
-        let failure = Failure { message: format!("{step} failed: {}", classify::held_by(&lock)), ..failure };
+        let failure = Failure {
+            message: format!("{step} failed: {}", classify::held_by(&lock)),
+            ..failure
+        };
         // A person at a terminal sees the holder and retries.
         if self.host.terminal().is_some() {
             return Err(failure);
@@ -70,7 +80,9 @@ impl PhaseRunner {
                 return Err(failure);
             }
             let word = guard(&self.release).clone();
-            if let Some(release) = word.filter(|release| release.id == lock.id && shell.unlocks_by_id()) {
+            if let Some(release) =
+                word.filter(|release| release.id == lock.id && shell.unlocks_by_id())
+            {
                 return self.unlock(shell, &lock, &release, notices).await;
             }
             tokio::time::sleep(GLANCE).await;
@@ -81,20 +93,41 @@ impl PhaseRunner {
     /// Names the holder of a managed state's lock from the datastore's response, since for an `http` backend the tools print only
     /// the ID.
     fn named(&self, shell: &Shell, lock: StateLock) -> StateLock {
-        let Some(remote) = self.remote.as_ref().filter(|_| shell.managed) else { return lock };
+        let Some(remote) = self.remote.as_ref().filter(|_| shell.managed) else {
+            return lock;
+        };
         let server = guard(&remote.state);
-        server.as_ref().and_then(|server| server.holder(&lock.id)).unwrap_or(lock)
+        server
+            .as_ref()
+            .and_then(|server| server.holder(&lock.id))
+            .unwrap_or(lock)
     }
 
-    async fn unlock(&self, shell: &Shell, lock: &StateLock, release: &Release, notices: &Notices) -> Result<(), Failure> {
+    async fn unlock(
+        &self,
+        shell: &Shell,
+        lock: &StateLock,
+        release: &Release,
+        notices: &Notices,
+    ) -> Result<(), Failure> {
         // Once: if the lock remains, another permission is needed.
         *guard(&self.release) = None;
         let released = match self.remote.as_ref().filter(|_| shell.managed) {
             Some(remote) => {
                 let released = retry_for(PATIENCE, || remote.client.unlock(&lock.id)).await;
-                released.map_err(|trouble| failure("the lock of the managed state cannot be released", &trouble))
+                released.map_err(|trouble| {
+                    failure("the lock of the managed state cannot be released", &trouble)
+                })
             }
-            None => self.tool_step(shell, "force-unlock", &["force-unlock", "-force", &lock.id], notices).await.map(drop),
+            None => self
+                .tool_step(
+                    shell,
+                    "force-unlock",
+                    &["force-unlock", "-force", &lock.id],
+                    notices,
+                )
+                .await
+                .map(drop),
         };
         match released {
             Ok(()) => {
@@ -117,6 +150,9 @@ fn seconds(waits: u32) -> u32 {
 mod tests {
     #[test]
     fn lock_timeout_doubles_up_to_a_bound() {
-        assert_eq!([0, 1, 2, 3, 4, 5, 100].map(super::seconds), [10, 20, 40, 80, 160, 160, 160]);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5, 100].map(super::seconds),
+            [10, 20, 40, 80, 160, 160, 160]
+        );
     }
 }

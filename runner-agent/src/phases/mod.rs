@@ -48,7 +48,10 @@ use std::{
     time::Duration,
 };
 
-use crds::{Changed, Claim, Failure, HookWhen, OutputsStatus, Reason, RunResult, TerraformRun, termination::TerminationMessage};
+use crds::{
+    Changed, Claim, Failure, HookWhen, OutputsStatus, Reason, RunResult, TerraformRun,
+    termination::TerminationMessage,
+};
 
 use crate::{
     classify::{self, OrInternal as _},
@@ -125,16 +128,35 @@ impl PhaseRunner {
     }
 
     /// Builds a command of the tool that runs in the stack's directory.
-    fn command(&self, shell: &Shell, args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, Failure> {
+    fn command(
+        &self,
+        shell: &Shell,
+        args: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Result<Command, Failure> {
         // Plan-time code may have changed the CLI configuration, which determines where the tool takes provider binaries from. So it is
         // written again.
         self.write_cli_config(shell)?;
         shell.tool.check()?;
         let call = self.call_terragrunt(shell, args.into_iter().map(Into::into).collect())?;
-        let handed = self.handed_over().into_iter().map(|(name, value)| (name.into(), value.into()));
-        let env = shell.env.iter().cloned().chain(handed).chain(call.env).collect();
+        let handed = self
+            .handed_over()
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()));
+        let env = shell
+            .env
+            .iter()
+            .cloned()
+            .chain(handed)
+            .chain(call.env)
+            .collect();
         let tool = &shell.tool.found;
-        Ok(Command { program: tool.binary.clone(), args: call.args, env, dir: shell.stack.clone(), role: tool.role() })
+        Ok(Command {
+            program: tool.binary.clone(),
+            args: call.args,
+            env,
+            dir: shell.stack.clone(),
+            role: tool.role(),
+        })
     }
 
     async fn step(
@@ -153,12 +175,17 @@ impl PhaseRunner {
 
     /// Writes a line of Pawl to the log, without secrets.
     async fn say(&self, text: impl std::fmt::Display) {
-        self.log.line(&self.redactor.clean(&format!("pawl: {text}"))).await;
+        self.log
+            .line(&self.redactor.clean(&format!("pawl: {text}")))
+            .await;
     }
 
     /// The output processor for a command that runs in a directory of the source.
     fn events(&self, dir: &Path, notices: &Notices) -> Events {
-        let below = dir.strip_prefix(self.settings.source_dir()).unwrap_or(dir).to_path_buf();
+        let below = dir
+            .strip_prefix(self.settings.source_dir())
+            .unwrap_or(dir)
+            .to_path_buf();
         Events::new(self.log.clone(), self.redactor.clone(), notices.clone())
             .below(below)
             .brief(self.host.terminal().is_some())
@@ -176,7 +203,9 @@ impl PhaseRunner {
         tokio::task::spawn_blocking(move || {
             let below = stack.strip_prefix(&root).unwrap_or(&stack).to_path_buf();
             let digests = Digests {
-                plan: files::left(&plan, MAX_PLAN).and_then(files::digest).or_internal(FAILED)?,
+                plan: files::left(&plan, MAX_PLAN)
+                    .and_then(files::digest)
+                    .or_internal(FAILED)?,
                 lock: lock_digest(&stack, if in_place { None } else { Some(&root) })?,
                 work: if in_place {
                     folder_digest(&stack)
@@ -194,14 +223,21 @@ impl PhaseRunner {
 
     /// Restores a plan whose files are still on disk. Recomputes only what this process needs in memory. Fetches nothing and runs
     /// no `init` or `plan`.
-    async fn run_restore(&self, run: &Arc<TerraformRun>, notices: &Notices) -> Result<(SetupReport, Planned), Failure> {
+    async fn run_restore(
+        &self,
+        run: &Arc<TerraformRun>,
+        notices: &Notices,
+    ) -> Result<(SetupReport, Planned), Failure> {
         let (report, prepared) = self.run_setup_of_restored(run, notices).await?;
         let mut made = Initialised::of(&prepared, prepared.shell.clone());
         self.run_hooks_again(&made.shell, notices).await?;
         self.know_backend(&mut made)?;
-        self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), notices).await?;
+        self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), notices)
+            .await?;
         let plan = run.plan();
-        let operations = plan.map(|plan| plan.counts.operations()).unwrap_or_default();
+        let operations = plan
+            .map(|plan| plan.counts.operations())
+            .unwrap_or_default();
         Ok((report, Planned::of(made, None, operations)))
     }
 
@@ -217,8 +253,14 @@ impl PhaseRunner {
             return;
         }
         for path in self.host.leftovers() {
-            let Ok(found) = path.symlink_metadata() else { continue };
-            let removed = if found.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            let Ok(found) = path.symlink_metadata() else {
+                continue;
+            };
+            let removed = if found.is_dir() {
+                std::fs::remove_dir_all(&path)
+            } else {
+                std::fs::remove_file(&path)
+            };
             if let Err(error) = removed {
                 tracing::warn!(path = %path.display(), %error, "could not be removed");
             }
@@ -230,40 +272,78 @@ impl PhaseRunner {
 /// the source is refused, since the bundle could not include it. A person's own folder has no top, so nothing is refused there.
 fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failure> {
     let path = stack.join(".terraform.lock.hcl");
-    let Ok(real) = path.canonicalize() else { return Ok(None) };
+    let Ok(real) = path.canonicalize() else {
+        return Ok(None);
+    };
     let Some(top) = top else {
-        let digest = real.is_file().then(|| File::open(&real).and_then(files::digest)).transpose();
+        let digest = real
+            .is_file()
+            .then(|| File::open(&real).and_then(files::digest))
+            .transpose();
         return digest.or_internal("the lock file cannot be read");
     };
     let refused = |what: &str| Reason::SourceInvalid.failure(what);
     if !real.starts_with(top) {
-        return Err(refused("the lock file .terraform.lock.hcl is a link that leads out of the source"));
+        return Err(refused(
+            "the lock file .terraform.lock.hcl is a link that leads out of the source",
+        ));
     }
     match files::left(&real, MAX_LOCK).and_then(files::digest) {
         Ok(digest) => Ok(Some(digest)),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(refused(&format!("the lock file {error}"))),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(refused(&format!("the lock file {error}")))
+        }
         Err(error) => Err(classify::internal("the lock file cannot be read", &error)),
     }
 }
 
 impl Work for PhaseRunner {
-    async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
+    async fn setup(
+        &self,
+        run: Arc<TerraformRun>,
+        notices: Notices,
+    ) -> Result<SetupReport, Failure> {
         self.enter(Stage::Begun);
         self.log.enter("setup").await;
         let cache = self.confine(&run, &notices).await?;
-        let (report, prepared) = self.whose_disk(self.run_setup(&run, cache, &notices).await).await?;
+        let (report, prepared) = self
+            .whose_disk(self.run_setup(&run, cache, &notices).await)
+            .await?;
         let prepared = Arc::new(prepared);
         self.enter(Stage::Prepared(prepared.clone()));
-        self.run_hooks(HookWhen::AfterSetup, Some(&prepared.shell), &Vec::new(), &notices).await?;
-        let more = [HookWhen::BeforeInit, HookWhen::AfterInit, HookWhen::BeforePlan].into_iter().any(|when| self.has_hook(when));
+        self.run_hooks(
+            HookWhen::AfterSetup,
+            Some(&prepared.shell),
+            &Vec::new(),
+            &notices,
+        )
+        .await?;
+        let more = [
+            HookWhen::BeforeInit,
+            HookWhen::AfterInit,
+            HookWhen::BeforePlan,
+        ]
+        .into_iter()
+        .any(|when| self.has_hook(when));
         variables::check(&prepared, &self.handed_over(), more)?;
-        for note in prepared.shell.tool.found.notes.iter().chain(&prepared.notes) {
+        for note in prepared
+            .shell
+            .tool
+            .found
+            .notes
+            .iter()
+            .chain(&prepared.notes)
+        {
             self.say(note).await;
         }
         Ok(report)
     }
 
-    async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
+    async fn restore(
+        &self,
+        run: Arc<TerraformRun>,
+        notices: Notices,
+    ) -> Result<SetupReport, Failure> {
         self.enter(Stage::Begun);
         self.log.enter("setup").await;
         let cache = self.confine(&run, &notices).await?;
@@ -281,13 +361,24 @@ impl Work for PhaseRunner {
         let prepared = self.stage().prepared()?;
         self.log.enter("init").await;
         let mut shell = prepared.shell.clone();
-        self.run_hooks(HookWhen::BeforeInit, Some(&shell), &Vec::new(), &notices).await?;
-        let cached = self.serve_providers(prepared.cache.clone(), &mut shell).await;
-        let (report, made) = self.whose_disk(self.run_init(&prepared, shell, &notices).await).await?;
+        self.run_hooks(HookWhen::BeforeInit, Some(&shell), &Vec::new(), &notices)
+            .await?;
+        let cached = self
+            .serve_providers(prepared.cache.clone(), &mut shell)
+            .await;
+        let (report, made) = self
+            .whose_disk(self.run_init(&prepared, shell, &notices).await)
+            .await?;
         self.keep_providers(cached, &made.shell.stack).await;
         let made = Arc::new(made);
         self.enter(Stage::Initialised(made.clone()));
-        self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), &notices).await?;
+        self.run_hooks(
+            HookWhen::AfterInit,
+            Some(&made.shell),
+            &Vec::new(),
+            &notices,
+        )
+        .await?;
         Ok(report)
     }
 
@@ -295,8 +386,16 @@ impl Work for PhaseRunner {
         let initialised = self.stage().initialised()?;
         self.log.enter("plan").await;
         let handed = self.handed_over().len();
-        self.run_hooks(HookWhen::BeforePlan, Some(&initialised.shell), &Vec::new(), &notices).await?;
-        let (report, planned) = self.whose_disk(self.run_plan(&initialised, &notices).await).await?;
+        self.run_hooks(
+            HookWhen::BeforePlan,
+            Some(&initialised.shell),
+            &Vec::new(),
+            &notices,
+        )
+        .await?;
+        let (report, planned) = self
+            .whose_disk(self.run_plan(&initialised, &notices).await)
+            .await?;
         self.take_back(handed);
         self.enter(Stage::Planned(Arc::new(planned)));
         Ok(report)
@@ -306,11 +405,17 @@ impl Work for PhaseRunner {
         let planned = self.stage().planned()?;
         self.empty_home().await?;
         self.compare_outputs(&planned.run).await?;
-        planned.shell.put_uncounted(self.settings.folder.is_some())?;
+        planned
+            .shell
+            .put_uncounted(self.settings.folder.is_some())?;
         given_files::put_home(&planned.shell.files, &self.settings.home())?;
         let made = self.checksum(&planned.shell, &planned.facts);
         let ((checksum, found), ()) = tokio::try_join!(made, self.prove_claim(&planned.run))?;
-        let differs = planned.parts.as_ref().map(|parts| parts.changed(&found)).unwrap_or_default();
+        let differs = planned
+            .parts
+            .as_ref()
+            .map(|parts| parts.changed(&found))
+            .unwrap_or_default();
         Ok(Verified { checksum, differs })
     }
 
@@ -353,7 +458,10 @@ impl Work for PhaseRunner {
     }
 
     fn may_unlock(&self, id: &str, holder: &str) {
-        *guard(&self.release) = Some(locked_state::Release { id: id.to_owned(), holder: holder.to_owned() });
+        *guard(&self.release) = Some(locked_state::Release {
+            id: id.to_owned(),
+            holder: holder.to_owned(),
+        });
     }
 
     fn kill_providers(&self) {
@@ -403,6 +511,11 @@ mod tests {
     /// A pod's work with these settings; the log is discarded.
     pub(crate) fn work(settings: Settings) -> PhaseRunner {
         let settings = Arc::new(settings);
-        PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings)), Children::default(), Log::to(io::sink()))
+        PhaseRunner::new(
+            settings.clone(),
+            Arc::new(Pod::new(settings)),
+            Children::default(),
+            Log::to(io::sink()),
+        )
     }
 }

@@ -33,16 +33,32 @@ pub(super) struct Object<'a> {
 
 impl<'a> Object<'a> {
     pub(super) fn secret(name: &'a str, settings: &Settings) -> Self {
-        Self { name, kind: "Secret", word: "secret", reason: Reason::SecretNotFound, dir: settings.secrets.join(name) }
+        Self {
+            name,
+            kind: "Secret",
+            word: "secret",
+            reason: Reason::SecretNotFound,
+            dir: settings.secrets.join(name),
+        }
     }
 
     pub(super) fn config_map(name: &'a str, settings: &Settings) -> Self {
         let dir = settings.config_maps.join(name);
-        Self { name, kind: "ConfigMap", word: "configMap", reason: Reason::ConfigMapNotFound, dir }
+        Self {
+            name,
+            kind: "ConfigMap",
+            word: "configMap",
+            reason: Reason::ConfigMapNotFound,
+            dir,
+        }
     }
 
     /// The referenced object; `None` unless exactly one of the two names is set.
-    pub(super) fn of(secret: Option<&'a str>, config_map: Option<&'a str>, settings: &Settings) -> Option<Self> {
+    pub(super) fn of(
+        secret: Option<&'a str>,
+        config_map: Option<&'a str>,
+        settings: &Settings,
+    ) -> Option<Self> {
         match (secret, config_map) {
             (Some(name), None) => Some(Self::secret(name, settings)),
             (None, Some(name)) => Some(Self::config_map(name, settings)),
@@ -57,18 +73,30 @@ impl<'a> Object<'a> {
 
     /// The same message with the field that needs the object.
     pub(super) fn absent_for(&self, field: &str, settings: &Settings) -> String {
-        format!("{}; {field} wants it{}", self.absent(), place(settings, &self.dir))
+        format!(
+            "{}; {field} wants it{}",
+            self.absent(),
+            place(settings, &self.dir)
+        )
     }
 
     /// The error message for a missing key.
     pub(super) fn lacks(&self, key: &str) -> String {
-        if is_empty(&self.dir) { self.absent() } else { format!("{} {} has no key {key}", self.kind, self.name) }
+        if is_empty(&self.dir) {
+            self.absent()
+        } else {
+            format!("{} {} has no key {key}", self.kind, self.name)
+        }
     }
 
     /// The same message with the field that needs the key.
     pub(super) fn wanted(&self, key: &str, wanted: &str, settings: &Settings) -> String {
         let place = place(settings, &self.dir.join(key));
-        format!("{}; {wanted} wants {}/{key}{place}", self.lacks(key), self.name)
+        format!(
+            "{}; {wanted} wants {}/{key}{place}",
+            self.lacks(key),
+            self.name
+        )
     }
 }
 
@@ -85,11 +113,20 @@ pub(super) fn named<'a>(refs: Refs<'a>, settings: &Settings) -> Option<(Object<'
 /// Reads the key of a Secret or a ConfigMap. Fails unless exactly one is referenced.
 pub(super) fn key_of(refs: Refs<'_>, settings: &Settings, wanted: &str) -> Result<Found, Failure> {
     let Some((object, key)) = named(refs, settings) else {
-        return Err(Reason::InvalidSpec.failure(format!("{wanted} needs exactly one of secretKeyRef and configMapKeyRef")));
+        return Err(Reason::InvalidSpec.failure(format!(
+            "{wanted} needs exactly one of secretKeyRef and configMapKeyRef"
+        )));
     };
-    let bytes = if is_name(object.name) { bytes(&object.dir, key) } else { None };
+    let bytes = if is_name(object.name) {
+        bytes(&object.dir, key)
+    } else {
+        None
+    };
     let bytes = bytes.ok_or_else(|| object.reason.failure(object.wanted(key, wanted, settings)))?;
-    Ok(Found { bytes, origin: format!("{} {}/{key}", object.word, object.name) })
+    Ok(Found {
+        bytes,
+        origin: format!("{} {}/{key}", object.word, object.name),
+    })
 }
 
 /// Reads a key of a mounted Secret or ConfigMap as text.
@@ -103,20 +140,29 @@ fn bytes(object: &Path, key: &str) -> Option<Vec<u8>> {
         return None;
     }
     let mut bytes = Vec::new();
-    fs::File::open(object.join(key)).ok()?.take(MAX_VALUE).read_to_end(&mut bytes).ok()?;
+    fs::File::open(object.join(key))
+        .ok()?
+        .take(MAX_VALUE)
+        .read_to_end(&mut bytes)
+        .ok()?;
     Some(bytes)
 }
 
 /// Whether a mounted object has no keys; a missing object has none either.
 pub(super) fn is_empty(object: &Path) -> bool {
     // The kubelet's own entries begin with two dots.
-    !fs::read_dir(object)
-        .is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|e| !e.file_name().to_string_lossy().starts_with(".."))))
+    !fs::read_dir(object).is_ok_and(|mut entries| {
+        entries.any(|entry| entry.is_ok_and(|e| !e.file_name().to_string_lossy().starts_with("..")))
+    })
 }
 
 /// The sorted keys of a mounted object.
 pub(super) fn keys(object: &Path) -> Vec<String> {
-    let names = fs::read_dir(object).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let names = fs::read_dir(object)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
     let mut keys: Vec<_> = names.filter(|name| !name.starts_with("..")).collect();
     keys.sort();
     keys
@@ -124,7 +170,11 @@ pub(super) fn keys(object: &Path) -> Vec<String> {
 
 /// Suffix of a message with the path searched on a person's machine; empty in a pod.
 fn place(settings: &Settings, path: &Path) -> String {
-    if settings.folder.is_some() { format!("; here it is looked for in {}", path.display()) } else { String::new() }
+    if settings.folder.is_some() {
+        format!("; here it is looked for in {}", path.display())
+    } else {
+        String::new()
+    }
 }
 
 /// Whether a name is one directory below its parent. The schema checks this as well.

@@ -13,8 +13,15 @@ pub(super) struct Options {
 impl Options {
     /// The commands with additional arguments, for the manifest.
     pub(super) fn facts(&self) -> Vec<(String, Vec<String>)> {
-        let all = [("init", &self.init), ("plan", &self.plan), ("apply", &self.apply)];
-        all.into_iter().filter(|(_, words)| !words.is_empty()).map(|(name, words)| (name.to_owned(), words.clone())).collect()
+        let all = [
+            ("init", &self.init),
+            ("plan", &self.plan),
+            ("apply", &self.apply),
+        ];
+        all.into_iter()
+            .filter(|(_, words)| !words.is_empty())
+            .map(|(name, words)| (name.to_owned(), words.clone()))
+            .collect()
     }
 }
 
@@ -71,7 +78,10 @@ const INSTEAD: &[(&str, &str)] = &[
     ("lock-timeout", "Pawl waits for a lock by itself"),
     ("show-sensitive", "it would print secrets"),
     ("get", "modules are always fetched"),
-    ("plugin-dir", "the tool's configuration selects the providers"),
+    (
+        "plugin-dir",
+        "the tool's configuration selects the providers",
+    ),
     ("reconfigure", "each run has its own directory"),
     ("migrate-state", "a run never moves a state"),
     ("force-copy", "a run never moves a state"),
@@ -88,7 +98,10 @@ const INSTEAD: &[(&str, &str)] = &[
 
 /// The explanation of an option that another field covers.
 pub(crate) fn instead(option: &str) -> Option<&'static str> {
-    INSTEAD.iter().find(|(name, _)| *name == option).map(|(_, instead)| *instead)
+    INSTEAD
+        .iter()
+        .find(|(name, _)| *name == option)
+        .map(|(_, instead)| *instead)
 }
 
 /// The arguments of a spec.
@@ -99,20 +112,24 @@ pub(super) fn of(spec: &TerraformRunSpec) -> Result<Options, Failure> {
     let mut options = Options::default();
     // The CRD refuses both at creation; a local run is not validated by it.
     if spec.operation == Operation::RefreshOnly && spec.refresh == Some(false) {
-        return Err(
-            Reason::InvalidSpec.failure("operation RefreshOnly with refresh: false would refresh nothing; leave refresh out")
-        );
+        return Err(Reason::InvalidSpec.failure(
+            "operation RefreshOnly with refresh: false would refresh nothing; leave refresh out",
+        ));
     }
-    if matches!(spec.operation, Operation::Destroy | Operation::RefreshOnly) && !spec.replace.is_empty() {
+    if matches!(spec.operation, Operation::Destroy | Operation::RefreshOnly)
+        && !spec.replace.is_empty()
+    {
         let operation = spec.operation.as_str();
-        return Err(Reason::InvalidSpec
-            .failure(format!("replace makes objects anew, which operation {operation} does not; leave replace out")));
+        return Err(Reason::InvalidSpec.failure(format!(
+            "replace makes objects anew, which operation {operation} does not; leave replace out"
+        )));
     }
     for (name, addresses) in [("target", &spec.targets), ("replace", &spec.replace)] {
         for address in addresses {
             if address.trim().is_empty() || address.contains(char::is_control) {
                 let field = if name == "target" { "targets" } else { name };
-                return Err(Reason::InvalidSpec.failure(format!("spec.{field} has {address:?}, which is no address")));
+                return Err(Reason::InvalidSpec
+                    .failure(format!("spec.{field} has {address:?}, which is no address")));
             }
             options.plan.push(format!("-{name}={address}"));
         }
@@ -138,19 +155,33 @@ pub(super) fn of(spec: &TerraformRunSpec) -> Result<Options, Failure> {
 }
 
 fn check(command: &str, word: &str) -> Result<(), Failure> {
-    let allowed = || ALLOWED.iter().filter(|(_, commands, _)| commands.contains(&command));
+    let allowed = || {
+        ALLOWED
+            .iter()
+            .filter(|(_, commands, _)| commands.contains(&command))
+    };
     let refused = |why: &str| {
-        let all: Vec<_> = allowed().map(|(name, _, takes)| usage(name, *takes)).collect();
-        let message = format!("spec.arguments.{command} has {word:?}: {why}; allowed are {}", all.join(", "));
+        let all: Vec<_> = allowed()
+            .map(|(name, _, takes)| usage(name, *takes))
+            .collect();
+        let message = format!(
+            "spec.arguments.{command} has {word:?}: {why}; allowed are {}",
+            all.join(", ")
+        );
         Err(Reason::InvalidSpec.failure(message))
     };
     if word.contains(char::is_control) {
         return refused("it holds a line break or the like");
     }
-    let Some(option) = word.strip_prefix('-').map(|rest| rest.strip_prefix('-').unwrap_or(rest)) else {
+    let Some(option) = word
+        .strip_prefix('-')
+        .map(|rest| rest.strip_prefix('-').unwrap_or(rest))
+    else {
         return refused("an argument is one word that begins with a dash: -name, or -name=value");
     };
-    let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+    let (name, value) = option
+        .split_once('=')
+        .map_or((option, None), |(name, value)| (name, Some(value)));
     let Some((_, _, takes)) = allowed().find(|(known, ..)| *known == name) else {
         return refused(instead(name).unwrap_or("it is not known to be safe"));
     };
@@ -161,7 +192,11 @@ fn check(command: &str, word: &str) -> Result<(), Failure> {
         (Path, Some(value)) => is_inside(value),
         (Flag, Some(_)) | (OneOf(_) | Text | Path, None) => false,
     };
-    if fits { Ok(()) } else { refused("its value is not one that it takes") }
+    if fits {
+        Ok(())
+    } else {
+        refused("its value is not one that it takes")
+    }
 }
 
 fn usage(name: &str, takes: Takes) -> String {
@@ -176,7 +211,10 @@ fn usage(name: &str, takes: Takes) -> String {
 /// Whether a path leads only downwards, and into no directory of the tools or of git.
 pub(super) fn is_inside(path: &str) -> bool {
     let own = [".git", ".terraform", ".terragrunt-cache", ".pawl"];
-    !path.is_empty() && path.split('/').all(|part| !part.is_empty() && part != "." && part != ".." && !own.contains(&part))
+    !path.is_empty()
+        && path
+            .split('/')
+            .all(|part| !part.is_empty() && part != "." && part != ".." && !own.contains(&part))
 }
 
 #[cfg(test)]
@@ -186,7 +224,9 @@ mod tests {
 
     fn options(json: &Value) -> Result<Options, String> {
         let mut base = json!({"source": {"inline": {"files": {}}}});
-        base.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+        base.as_object_mut()
+            .unwrap()
+            .extend(json.as_object().unwrap().clone());
         of(&serde_json::from_value(base).unwrap()).map_err(|failure| failure.message)
     }
 
@@ -200,27 +240,67 @@ mod tests {
             ("plan", "-lock=false", "a state is always locked"),
             ("plan", "-anything", "it is not known to be safe"),
             ("plan", "-exclude", "its value is not one that it takes"),
-            ("plan", "-generate-config-out=../x", "its value is not one that it takes"),
-            ("plan", "-target-file=/etc/passwd", "its value is not one that it takes"),
+            (
+                "plan",
+                "-generate-config-out=../x",
+                "its value is not one that it takes",
+            ),
+            (
+                "plan",
+                "-target-file=/etc/passwd",
+                "its value is not one that it takes",
+            ),
             ("plan", "exclude", "begins with a dash"),
             ("plan", "-exclude=a\n-destroy", "a line break"),
-            ("init", "-lockfile=update", "its value is not one that it takes"),
+            (
+                "init",
+                "-lockfile=update",
+                "its value is not one that it takes",
+            ),
             ("init", "-backend-config=x", "it is spec.backend"),
             ("init", "-reconfigure", "its own directory"),
             ("apply", "-auto-approve", "approved"),
             ("apply", "-exclude=a", "not known to be safe"),
-            ("apply", "-compact-warnings=maybe", "its value is not one that it takes"),
+            (
+                "apply",
+                "-compact-warnings=maybe",
+                "its value is not one that it takes",
+            ),
         ];
         for (command, word, why) in rows {
             let message = options(&json!({"arguments": {command: [word]}})).unwrap_err();
-            assert!(message.starts_with(&format!("spec.arguments.{command} has {word:?}: ")), "{message}");
-            assert!(message.contains(why) && message.contains("; allowed are -") && !message.contains('\n'), "{word}: {message}");
+            assert!(
+                message.starts_with(&format!("spec.arguments.{command} has {word:?}: ")),
+                "{message}"
+            );
+            assert!(
+                message.contains(why)
+                    && message.contains("; allowed are -")
+                    && !message.contains('\n'),
+                "{word}: {message}"
+            );
         }
-        assert!(options(&json!({"targets": [" "]})).unwrap_err().contains("no address"));
+        assert!(
+            options(&json!({"targets": [" "]}))
+                .unwrap_err()
+                .contains("no address")
+        );
         for (operation, more, said) in [
-            ("RefreshOnly", json!({"refresh": false}), "would refresh nothing"),
-            ("RefreshOnly", json!({"replace": ["a.b"]}), "operation RefreshOnly does not"),
-            ("Destroy", json!({"replace": ["a.b"]}), "operation Destroy does not"),
+            (
+                "RefreshOnly",
+                json!({"refresh": false}),
+                "would refresh nothing",
+            ),
+            (
+                "RefreshOnly",
+                json!({"replace": ["a.b"]}),
+                "operation RefreshOnly does not",
+            ),
+            (
+                "Destroy",
+                json!({"replace": ["a.b"]}),
+                "operation Destroy does not",
+            ),
         ] {
             let mut spec = more.clone();
             spec["operation"] = operation.into();

@@ -28,8 +28,17 @@ const PULLING: Duration = Duration::from_secs(120);
 pub(super) type TakenOutputs = BTreeMap<OutputRef, Option<Output>>;
 
 /// The value of another stack's output, and its origin.
-pub(super) fn value(taken: &TakenOutputs, of: &OutputRef, redactor: &Redactor, wanted: &str) -> Result<(Value, String), Failure> {
-    let OutputRef { stack, workspace, name } = of;
+pub(super) fn value(
+    taken: &TakenOutputs,
+    of: &OutputRef,
+    redactor: &Redactor,
+    wanted: &str,
+) -> Result<(Value, String), Failure> {
+    let OutputRef {
+        stack,
+        workspace,
+        name,
+    } = of;
     let Some(output) = taken.get(of).and_then(Option::as_ref) else {
         let message = format!(
             "stack {stack} (workspace {workspace}) of this namespace publishes no output {name}, which {wanted} wants; a run of \
@@ -40,12 +49,17 @@ pub(super) fn value(taken: &TakenOutputs, of: &OutputRef, redactor: &Redactor, w
     if output.sensitive {
         secret_files::json(&output.value, redactor);
     }
-    Ok((output.value.clone(), format!("output {stack}/{workspace}/{name}")))
+    Ok((
+        output.value.clone(),
+        format!("output {stack}/{workspace}/{name}"),
+    ))
 }
 
 fn takes(run: &TerraformRun) -> bool {
     let (variables, env) = (run.spec.variables.iter(), run.spec.env.iter());
-    let mut all = variables.map(|one| &one.value_from).chain(env.map(|one| &one.value_from));
+    let mut all = variables
+        .map(|one| &one.value_from)
+        .chain(env.map(|one| &one.value_from));
     all.any(|from| from.as_ref().is_some_and(|from| from.output_of.is_some()))
 }
 
@@ -62,13 +76,20 @@ impl PhaseRunner {
             return Ok(TakenOutputs::new());
         }
         let Some(remote) = &self.remote else {
-            return Err(Reason::InvalidSpec.failure("valueFrom.outputOf needs a datastore, which has what other stacks publish"));
+            return Err(Reason::InvalidSpec.failure(
+                "valueFrom.outputOf needs a datastore, which has what other stacks publish",
+            ));
         };
         // At most half of the phase's timeout, so that the run fails with this error and not with the phase's deadline.
         let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
         let found = retry_for(patience, || remote.client.outputs()).await;
-        let found = found.map_err(|trouble| failure("the outputs of other stacks could not be read", &trouble))?;
-        Ok(found.into_iter().map(|taken| (taken.of, taken.output)).collect())
+        let found = found.map_err(|trouble| {
+            failure("the outputs of other stacks could not be read", &trouble)
+        })?;
+        Ok(found
+            .into_iter()
+            .map(|taken| (taken.of, taken.output))
+            .collect())
     }
 
     /// Refuses a plan whose inputs from other stacks have changed since.
@@ -78,9 +99,15 @@ impl PhaseRunner {
         }
         let now = self.outputs_now(run).await?;
         let before = guard(&self.taken).clone();
-        let values = |taken: &TakenOutputs, of: &OutputRef| taken.get(of).cloned().flatten().map(|output| output.value);
-        let changed = before.keys().filter(|of| values(&before, of) != values(&now, of));
-        let changed: Vec<_> = changed.map(|of| format!("{} of stack {}", of.name, of.stack)).collect();
+        let values = |taken: &TakenOutputs, of: &OutputRef| {
+            taken.get(of).cloned().flatten().map(|output| output.value)
+        };
+        let changed = before
+            .keys()
+            .filter(|of| values(&before, of) != values(&now, of));
+        let changed: Vec<_> = changed
+            .map(|of| format!("{} of stack {}", of.name, of.stack))
+            .collect();
         if changed.is_empty() {
             return Ok(());
         }
@@ -101,13 +128,19 @@ impl PhaseRunner {
         }
         let mut status = match self.published(&planned, claimed).await {
             Ok(status) => status,
-            Err(why) => {
-                OutputsStatus { reason: Reason::NotPublished.as_str().to_owned(), message: why, ..OutputsStatus::default() }
-            }
+            Err(why) => OutputsStatus {
+                reason: Reason::NotPublished.as_str().to_owned(),
+                message: why,
+                ..OutputsStatus::default()
+            },
         };
         status.message = clip(&self.redactor.clean(&status.message), 512);
-        status.values.values_mut().for_each(|value| *value = self.redactor.clean(value));
-        self.say(format!("outputs: {}: {}", status.reason, status.message)).await;
+        status
+            .values
+            .values_mut()
+            .for_each(|value| *value = self.redactor.clean(value));
+        self.say(format!("outputs: {}: {}", status.reason, status.message))
+            .await;
         Some(status)
     }
 
@@ -127,8 +160,11 @@ impl PhaseRunner {
             return Err("nothing was applied, and the state is not with the datastore; the next apply publishes them".to_owned());
         }
         let found = self.pulled(planned).await?;
-        let body = bytes::Bytes::from(serde_json::to_vec(&found).map_err(|error| error.to_string())?);
-        retry_for(PUBLISHING, || remote.client.publish(Some(body.clone()))).await.map_err(|trouble| trouble.why())
+        let body =
+            bytes::Bytes::from(serde_json::to_vec(&found).map_err(|error| error.to_string())?);
+        retry_for(PUBLISHING, || remote.client.publish(Some(body.clone())))
+            .await
+            .map_err(|trouble| trouble.why())
     }
 
     /// Without a datastore the outputs can only go to the status.
@@ -142,12 +178,23 @@ impl PhaseRunner {
         }
         let (values, _) = shown(&self.pulled(planned).await?.outputs);
         let message = "in no object, as asked".to_owned();
-        Ok(OutputsStatus { reason: Reason::Published.as_str().to_owned(), message, values })
+        Ok(OutputsStatus {
+            reason: Reason::Published.as_str().to_owned(),
+            message,
+            values,
+        })
     }
 
     async fn pulled(&self, planned: &Planned) -> Result<StateOutputs, String> {
-        let pulled = tokio::time::timeout(PULLING, self.pull_state(&planned.shell, StateOutputs::read)).await;
-        pulled.unwrap_or_else(|_| Err(format!("the tool did not show the state within {} s", PULLING.as_secs())))
+        let pulled =
+            tokio::time::timeout(PULLING, self.pull_state(&planned.shell, StateOutputs::read))
+                .await;
+        pulled.unwrap_or_else(|_| {
+            Err(format!(
+                "the tool did not show the state within {} s",
+                PULLING.as_secs()
+            ))
+        })
     }
 }
 
@@ -159,7 +206,11 @@ mod tests {
     use serde_json::json;
 
     fn of(name: &str) -> OutputRef {
-        OutputRef { stack: "net".into(), workspace: "default".into(), name: name.into() }
+        OutputRef {
+            stack: "net".into(),
+            workspace: "default".into(),
+            name: name.into(),
+        }
     }
 
     #[test]
@@ -167,19 +218,31 @@ mod tests {
         let output = |value: Value, sensitive| Some(Output { value, sensitive });
         let taken = TakenOutputs::from([
             (of("zones"), output(json!(["a", "b"]), false)),
-            (of("db"), output(json!({"password": "hunter22", "port": 54321}), true)),
+            (
+                of("db"),
+                output(json!({"password": "hunter22", "port": 54321}), true),
+            ),
             (of("gone"), None),
         ]);
         let redactor = Redactor::default();
         let (zones, origin) = value(&taken, &of("zones"), &redactor, "variable zones").unwrap();
-        assert_eq!((zones, origin.as_str()), (json!(["a", "b"]), "output net/default/zones"));
+        assert_eq!(
+            (zones, origin.as_str()),
+            (json!(["a", "b"]), "output net/default/zones")
+        );
         value(&taken, &of("db"), &redactor, "variable db").unwrap();
-        assert_eq!(redactor.redact("hunter22 at 54321"), "(sensitive value) at (sensitive value)");
+        assert_eq!(
+            redactor.redact("hunter22 at 54321"),
+            "(sensitive value) at (sensitive value)"
+        );
         for name in ["gone", "never"] {
             let failure = value(&taken, &of(name), &redactor, "variable x").unwrap_err();
             assert_eq!(failure.reason, reason::OUTPUT_NOT_FOUND);
             let message = failure.message;
-            assert!(message.contains("publishes no output") && message.contains("variable x"), "{message}");
+            assert!(
+                message.contains("publishes no output") && message.contains("variable x"),
+                "{message}"
+            );
         }
     }
 
@@ -190,10 +253,22 @@ mod tests {
         // The output is gone now. A run that takes no outputs sends no request to the datastore.
         let mut run = TerraformRun::default();
         assert!(work.compare_outputs(&run).await.is_ok());
-        guard(&work.taken).insert(of("id"), Some(Output { value: "vpc-1".into(), sensitive: false }));
+        guard(&work.taken).insert(
+            of("id"),
+            Some(Output {
+                value: "vpc-1".into(),
+                sensitive: false,
+            }),
+        );
         let failure = work.compare_outputs(&run).await.unwrap_err();
         assert_eq!(failure.reason, reason::INPUTS_CHANGED);
-        assert!(failure.message.starts_with("changed since the plan: output id of stack net;"), "{}", failure.message);
+        assert!(
+            failure
+                .message
+                .starts_with("changed since the plan: output id of stack net;"),
+            "{}",
+            failure.message
+        );
         run.spec.approval.allow_rotation = true;
         assert!(work.compare_outputs(&run).await.is_ok());
     }
@@ -201,10 +276,14 @@ mod tests {
     #[tokio::test]
     async fn outputs_require_a_datastore() {
         let dir = tempfile::tempdir().unwrap();
-        let variable = json!({"name": "id", "valueFrom": {"outputOf": {"stack": "net", "name": "id"}}});
+        let variable =
+            json!({"name": "id", "valueFrom": {"outputOf": {"stack": "net", "name": "id"}}});
         let mut run = TerraformRun::default();
         run.spec.variables = vec![serde_json::from_value(variable).unwrap()];
-        let failure = work(settings(dir.path())).take_outputs(&run).await.unwrap_err();
+        let failure = work(settings(dir.path()))
+            .take_outputs(&run)
+            .await
+            .unwrap_err();
         assert_eq!(failure.reason, reason::INVALID_SPEC);
     }
 }

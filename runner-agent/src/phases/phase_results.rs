@@ -89,8 +89,17 @@ pub(super) struct Initialised {
 impl Initialised {
     /// The initial value: providers are available, the state's place is not known yet.
     pub(super) fn of(prepared: &Prepared, shell: Shell) -> Self {
-        let Prepared { run, facts, inputs, .. } = prepared;
-        Self { run: run.clone(), shell, facts: facts.clone(), inputs: inputs.clone(), state_key: None, idle: false }
+        let Prepared {
+            run, facts, inputs, ..
+        } = prepared;
+        Self {
+            run: run.clone(),
+            shell,
+            facts: facts.clone(),
+            inputs: inputs.clone(),
+            state_key: None,
+            idle: false,
+        }
     }
 }
 
@@ -110,8 +119,22 @@ pub(super) struct Planned {
 
 impl Planned {
     pub(super) fn of(made: Initialised, parts: Option<Parts>, operations: u32) -> Self {
-        let Initialised { run, shell, facts, state_key, .. } = made;
-        Self { run, shell, facts, state_key, parts, operations, recovers: false }
+        let Initialised {
+            run,
+            shell,
+            facts,
+            state_key,
+            ..
+        } = made;
+        Self {
+            run,
+            shell,
+            facts,
+            state_key,
+            parts,
+            operations,
+            recovers: false,
+        }
     }
 }
 
@@ -166,5 +189,8 @@ impl Stage {
 }
 
 fn out_of_turn(step: &str) -> Failure {
-    internal(&format!("{step} cannot be run"), &"the step before it has not ended well")
+    internal(
+        &format!("{step} cannot be run"),
+        &"the step before it has not ended well",
+    )
 }

@@ -25,7 +25,11 @@ use crate::{
 const UNKEPT: &str = "the plan's text cannot be kept";
 
 impl PhaseRunner {
-    pub(super) async fn run_plan(&self, initialised: &Initialised, notices: &Notices) -> Result<(PlanReport, Planned), Failure> {
+    pub(super) async fn run_plan(
+        &self,
+        initialised: &Initialised,
+        notices: &Notices,
+    ) -> Result<(PlanReport, Planned), Failure> {
         let mut made = initialised.clone();
         let file = self.settings.plan_out();
         let out = format!("-out={}", file.display());
@@ -43,7 +47,12 @@ impl PhaseRunner {
         let mut waits = 0;
         let (mut events, exit) = loop {
             let mut events = self.events(&shell.stack, notices);
-            let command = self.command(shell, args.iter().cloned().chain([shell.lock_timeout(waits).into()]))?;
+            let command = self.command(
+                shell,
+                args.iter()
+                    .cloned()
+                    .chain([shell.lock_timeout(waits).into()]),
+            )?;
             let exit = self.step("plan", &command, &mut events, notices).await?;
             // A crash of the tool's runtime also exits with 2, so the exit code alone does not prove success.
             if matches!(exit.code, 0 | 2) && !exit.told && file.is_file() {
@@ -55,7 +64,11 @@ impl PhaseRunner {
                 return self.planned_nothing(made).await;
             }
             let failure = self.for_want_of_state(shell, classify::failure("plan", exit, &said));
-            if !exit.told && self.recover_again(shell, &mut recovery, &failure, notices).await? {
+            if !exit.told
+                && self
+                    .recover_again(shell, &mut recovery, &failure, notices)
+                    .await?
+            {
                 continue;
             }
             self.wait_for_lock(shell, "plan", failure, notices).await?;
@@ -70,14 +83,22 @@ impl PhaseRunner {
         // Kill the remaining processes of plan-time code, so that they cannot change files while they are measured.
         self.kill_others().await;
         self.keep_plan().await?;
-        self.hooks_after_plan(shell, exit.code == 2, notices).await?;
+        self.hooks_after_plan(shell, exit.code == 2, notices)
+            .await?;
         self.keeps_its_providers(&shell.stack)?;
         let reading = self.read_plan_file(shell, ran_in.as_deref(), recovery.as_ref(), notices);
         // A plan without changes is not printed by a second process of the tool, except at a terminal, where people expect the tool's own
         // output.
         let prints = exit.code != 0 || self.host.terminal().is_some();
-        let printing =
-            async { if prints { self.print_plan(shell, ran_in.as_deref(), notices).await.map(Some) } else { Ok(None) } };
+        let printing = async {
+            if prints {
+                self.print_plan(shell, ran_in.as_deref(), notices)
+                    .await
+                    .map(Some)
+            } else {
+                Ok(None)
+            }
+        };
         let checksum = self.checksum(shell, facts);
         let (read, text, checksum) = if shell.is_terragrunt() {
             // If only Terragrunt can show the plan, its commands run one after the other: each may rewrite Terragrunt's copy of the unit,
@@ -108,13 +129,30 @@ impl PhaseRunner {
         // Kill the processes that reading the plan left, so that they cannot change files while they are stored.
         self.kill_others().await;
         let has_changes = exit.code == 2;
-        let bundle = self.store_plan(&made, &parts, (text, json), (has_changes, facts.counts)).await?;
+        let bundle = self
+            .store_plan(&made, &parts, (text, json), (has_changes, facts.counts))
+            .await?;
         let (platform, state_key) = (made.facts.platform.clone(), made.state_key.clone());
         let (counts, lines) = (facts.counts, facts.lines());
-        let mut report = PlanReport { has_changes, counts, lines, checksum, bundle, platform, state_key, notes: Vec::new() };
+        let mut report = PlanReport {
+            has_changes,
+            counts,
+            lines,
+            checksum,
+            bundle,
+            platform,
+            state_key,
+            notes: Vec::new(),
+        };
         finish_recovery(&made.run, recovery.as_ref(), &facts, &mut report)?;
         let planned = Planned::of(made, Some(parts), counts.operations());
-        Ok((report, Planned { recovers: recovery.is_some(), ..planned }))
+        Ok((
+            report,
+            Planned {
+                recovers: recovery.is_some(),
+                ..planned
+            },
+        ))
     }
 
     /// Moves the plan from the path the tool wrote to a path that the stack's code cannot write. This file is the plan from here
@@ -136,7 +174,11 @@ impl PhaseRunner {
 
     /// A file for the tool's output, if there is a datastore to upload it to.
     fn text(&self) -> Result<Option<Scratch>, Failure> {
-        self.remote.is_some().then(|| Scratch::create(&self.settings.kept)).transpose().or_internal(UNKEPT)
+        self.remote
+            .is_some()
+            .then(|| Scratch::create(&self.settings.kept))
+            .transpose()
+            .or_internal(UNKEPT)
     }
 
     /// Streams `show -json` through the parser. Returns the facts and a copy of the JSON.
@@ -148,7 +190,10 @@ impl PhaseRunner {
         notices: &Notices,
     ) -> Result<(PlanFacts, Option<Scratch>), Failure> {
         let file = self.settings.plan_file().display().to_string();
-        let mut read = Err(internal("the plan cannot be read", &"there is no command for it"));
+        let mut read = Err(internal(
+            "the plan cannot be read",
+            &"there is no command for it",
+        ));
         for command in self.showing(shell, ran_in, &["show", "-json", &file])? {
             let watched = recovery.map(Recovery::watched).unwrap_or_default();
             read = self.read_shown(shell, &command, watched, notices).await;
@@ -166,16 +211,25 @@ impl PhaseRunner {
         watched: BTreeSet<String>,
         notices: &Notices,
     ) -> Result<(PlanFacts, Option<Scratch>), Failure> {
-        let unreadable = |what: String| Reason::PlanUnreadable.failure(format!("the plan cannot be read: {what}"));
+        let unreadable = |what: String| {
+            Reason::PlanUnreadable.failure(format!("the plan cannot be read: {what}"))
+        };
         let (reader, writer) = io::pipe().or_internal("no pipe")?;
         // The JSON may be large and is printed once, so it is copied for the datastore as it is read.
         let text = self.text()?;
-        let copy = text.as_ref().map(|text| text.file().try_clone()).transpose().or_internal(UNKEPT)?;
+        let copy = text
+            .as_ref()
+            .map(|text| text.file().try_clone())
+            .transpose()
+            .or_internal(UNKEPT)?;
         let facts = tokio::task::spawn_blocking(move || {
             let reader = terragrunt::json(reader)?;
             match copy {
                 Some(copy) => {
-                    let mut reader = Copying { reader, copy: BufWriter::new(copy) };
+                    let mut reader = Copying {
+                        reader,
+                        copy: BufWriter::new(copy),
+                    };
                     let facts = read_plan(&mut reader, watched).map_err(io::Error::from)?;
                     // Copy the rest after the last parsed value, if any.
                     io::copy(&mut reader, &mut io::sink())?;
@@ -192,29 +246,54 @@ impl PhaseRunner {
         let exit = exit.map_err(|error| classify::not_run("show", &error))?;
         if exit.code != 0 {
             let failure = classify::failure("show", exit, &events.said());
-            return Err(if exit.signal.is_some() || exit.told { failure } else { unreadable(failure.message) });
+            return Err(if exit.signal.is_some() || exit.told {
+                failure
+            } else {
+                unreadable(failure.message)
+            });
         }
         let facts = facts.await.map_err(|error| unreadable(error.to_string()))?;
         Ok((facts.map_err(|error| unreadable(error.to_string()))?, text))
     }
 
     /// A processor of the plan's text that copies it to a file for the datastore.
-    fn copied_events(&self, shell: &Shell, notices: &Notices) -> Result<(Events, Option<Scratch>), Failure> {
+    fn copied_events(
+        &self,
+        shell: &Shell,
+        notices: &Notices,
+    ) -> Result<(Events, Option<Scratch>), Failure> {
         let (events, text) = (self.events(&shell.stack, notices), self.text()?);
-        let copy = text.as_ref().map(|text| text.file().try_clone()).transpose().or_internal(UNKEPT)?;
+        let copy = text
+            .as_ref()
+            .map(|text| text.file().try_clone())
+            .transpose()
+            .or_internal(UNKEPT)?;
         Ok((copy.into_iter().fold(events, Events::copied), text))
     }
 
     /// Prints the text of a plan without changes, as `show` would.
-    fn print_no_changes(&self, shell: &Shell, notices: &Notices) -> Result<Option<Scratch>, Failure> {
+    fn print_no_changes(
+        &self,
+        shell: &Shell,
+        notices: &Notices,
+    ) -> Result<Option<Scratch>, Failure> {
         let (mut events, text) = self.copied_events(shell, notices)?;
-        events.line(Source::Out, "No changes. The objects match the configuration.", 0);
+        events.line(
+            Source::Out,
+            "No changes. The objects match the configuration.",
+            0,
+        );
         events.finish_copy().or_internal(UNKEPT)?;
         Ok(text)
     }
 
     /// Runs `show -no-color` for the log. Returns a copy of the text.
-    async fn print_plan(&self, shell: &Shell, ran_in: Option<&Path>, notices: &Notices) -> Result<Option<Scratch>, Failure> {
+    async fn print_plan(
+        &self,
+        shell: &Shell,
+        ran_in: Option<&Path>,
+        notices: &Notices,
+    ) -> Result<Option<Scratch>, Failure> {
         let file = self.settings.plan_file().display().to_string();
         let mut args = vec!["show", "-no-color", &file];
         if self.host.terminal().is_some_and(|terminal| terminal.colour) {
@@ -230,12 +309,21 @@ impl PhaseRunner {
         printed
     }
 
-    async fn print_shown(&self, shell: &Shell, command: &Command, notices: &Notices) -> Result<Option<Scratch>, Failure> {
+    async fn print_shown(
+        &self,
+        shell: &Shell,
+        command: &Command,
+        notices: &Notices,
+    ) -> Result<Option<Scratch>, Failure> {
         let (mut events, text) = self.copied_events(shell, notices)?;
         let exit = self.children.run(command, &mut events).await;
         let exit = exit.map_err(|error| classify::not_run("show", &error))?;
         events.finish_copy().or_internal(UNKEPT)?;
-        if exit.code == 0 { Ok(text) } else { Err(classify::failure("show", exit, &events.said())) }
+        if exit.code == 0 {
+            Ok(text)
+        } else {
+            Err(classify::failure("show", exit, &events.said()))
+        }
     }
 }
 

@@ -52,7 +52,12 @@ impl PlanFacts {
     /// One line per change, destroys and replaces first; the last line counts the omitted ones. Outputs are listed by name only.
     pub fn lines(&self) -> Vec<String> {
         let all: usize = self.lists.iter().map(|list| list.count).sum();
-        let mut lines: Vec<_> = self.lists.iter().flat_map(|list| list.lines.iter().cloned()).take(LINES).collect();
+        let mut lines: Vec<_> = self
+            .lists
+            .iter()
+            .flat_map(|list| list.lines.iter().cloned())
+            .take(LINES)
+            .collect();
         if all > lines.len() {
             lines.push(format!("and {} more", all - lines.len()));
         }
@@ -62,7 +67,11 @@ impl PlanFacts {
     /// Whether a resource, its address or an output changes. Drift alone is no change: a plan with nothing else is not applied.
     pub fn has_changes(&self) -> bool {
         let c = self.counts;
-        [c.add, c.change, c.destroy, c.import, c.replace, c.forget, c.moved, c.outputs].iter().any(|count| *count > 0)
+        [
+            c.add, c.change, c.destroy, c.import, c.replace, c.forget, c.moved, c.outputs,
+        ]
+        .iter()
+        .any(|count| *count > 0)
     }
 
     /// Clears the drift of a plan without changes. Such a plan is not applied, so the state takes in none of the drift.
@@ -83,7 +92,10 @@ impl PlanFacts {
         let address = &resource.address;
         let has = |action: &str| resource.change.does(action);
         let import = resource.change.importing.is_some();
-        let moved = resource.previous_address.as_ref().filter(|from| *from != address);
+        let moved = resource
+            .previous_address
+            .as_ref()
+            .filter(|from| *from != address);
         let c = &mut self.counts;
         c.import += u32::from(import);
         c.moved += u32::from(moved.is_some());
@@ -122,10 +134,19 @@ impl PlanFacts {
             (false, false, false, false) if moved.is_some() => (Kind::Move, ">"),
             (false, false, false, false) => return,
         };
-        let forgotten = if matches!(kind, Kind::Forget) { " (forgotten)" } else { "" };
+        let forgotten = if matches!(kind, Kind::Forget) {
+            " (forgotten)"
+        } else {
+            ""
+        };
         let imported = if import { " (imported)" } else { "" };
-        let moved = moved.map(|from| format!(" (moved from {from})")).unwrap_or_default();
-        self.add(kind, &format!("{sign} {address}{forgotten}{imported}{moved}"));
+        let moved = moved
+            .map(|from| format!(" (moved from {from})"))
+            .unwrap_or_default();
+        self.add(
+            kind,
+            &format!("{sign} {address}{forgotten}{imported}{moved}"),
+        );
     }
 
     /// Adds a resource that changed since the last apply. The tools also list pure moves there, without an action; those count as changes
@@ -146,7 +167,11 @@ impl PlanFacts {
     }
 
     fn output(&mut self, name: &str, change: &Change) {
-        let sign = match (change.does("create"), change.does("delete"), change.does("update")) {
+        let sign = match (
+            change.does("create"),
+            change.does("delete"),
+            change.does("update"),
+        ) {
             (true, false, _) => "+",
             (false, true, _) => "-",
             (true, true, _) | (false, false, true) => "~",
@@ -213,8 +238,14 @@ fn differing(path: &str, before: &Value, after: &Value, paths: &mut Vec<String>)
         (Value::Object(before), Value::Object(after)) => {
             let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
             for name in names {
-                let of = |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or_default();
-                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                let of = |map: &serde_json::Map<String, Value>| {
+                    map.get(name).cloned().unwrap_or_default()
+                };
+                let path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
                 differing(&path, &of(before), &of(after), paths);
             }
         }
@@ -238,8 +269,12 @@ impl Change {
 /// # Errors
 /// Invalid JSON, or JSON that is no plan.
 pub fn read_plan(from: impl Read, watched: BTreeSet<String>) -> serde_json::Result<PlanFacts> {
-    let mut facts = PlanFacts { watched, ..PlanFacts::default() };
-    let mut deserializer = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, from));
+    let mut facts = PlanFacts {
+        watched,
+        ..PlanFacts::default()
+    };
+    let mut deserializer =
+        serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, from));
     Top(&mut facts).deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(facts)
@@ -264,7 +299,9 @@ impl<'de> Visitor<'de> for Top<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "resource_changes" => map.next_value_seed(Resources(self.0, PlanFacts::resource))?,
+                "resource_changes" => {
+                    map.next_value_seed(Resources(self.0, PlanFacts::resource))?
+                }
                 "resource_drift" => map.next_value_seed(Resources(self.0, PlanFacts::drift))?,
                 "output_changes" => map.next_value_seed(Outputs(self.0))?,
                 "errored" => self.0.errored = map.next_value()?,

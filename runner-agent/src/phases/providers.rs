@@ -29,7 +29,9 @@ impl PhaseRunner {
             }
             let (dir, work) = (dir.canonicalize()?, settings.work.canonicalize()?);
             if dir.starts_with(&work) || work.starts_with(&dir) {
-                return Err(io::Error::other("it and the work directory lie in each other"));
+                return Err(io::Error::other(
+                    "it and the work directory lie in each other",
+                ));
             }
             Ok(dir)
         };
@@ -37,11 +39,16 @@ impl PhaseRunner {
     }
 
     /// Creates the run's mirror. Call it before `init`, when no code of the stack has run yet.
-    pub(super) async fn serve_providers(&self, cache: Option<PathBuf>, shell: &mut Shell) -> Option<Cached> {
+    pub(super) async fn serve_providers(
+        &self,
+        cache: Option<PathBuf>,
+        shell: &mut Shell,
+    ) -> Option<Cached> {
         let (dir, stack, mirror) = (cache?, shell.stack.clone(), self.provider_mirror());
         let serving = tokio::task::spawn_blocking(move || {
             let cache = Cache::at(dir);
-            let lock = Lock::of(&stack).map_err(|error| format!("the lock file cannot be read: {error}"))?;
+            let lock = Lock::of(&stack)
+                .map_err(|error| format!("the lock file cannot be read: {error}"))?;
             let serving = cache.serve(&lock, &mirror);
             Ok((cache, lock, serving))
         });
@@ -61,12 +68,20 @@ impl PhaseRunner {
 
     /// Stores the providers that `init` installed.
     pub(super) async fn keep_providers(&self, cached: Option<Cached>, stack: &Path) {
-        let Some(Cached { cache, lock }) = cached else { return };
+        let Some(Cached { cache, lock }) = cached else {
+            return;
+        };
         let data = stack.join(".terraform");
         let children = self.children.clone();
-        let kept = tokio::task::spawn_blocking(move || cache.keep(&lock, &data, &|| children.is_stopped()));
-        let kept = kept.await.unwrap_or_else(|error| Kept { notes: vec![error.to_string()], ..Kept::default() });
-        self.say_of("kept in the cache of providers", &kept.kept).await;
+        let kept = tokio::task::spawn_blocking(move || {
+            cache.keep(&lock, &data, &|| children.is_stopped())
+        });
+        let kept = kept.await.unwrap_or_else(|error| Kept {
+            notes: vec![error.to_string()],
+            ..Kept::default()
+        });
+        self.say_of("kept in the cache of providers", &kept.kept)
+            .await;
         let platform = tool_versions::Platform::here();
         let why = format!(
             "not kept in the cache of providers, since the lock file has no h1: of {platform} (`providers lock` adds it)"

@@ -63,7 +63,10 @@ impl Recovery {
             } else if !is_address(&object.address) {
                 "its address cannot be written down: import it by hand".to_owned()
             } else if object.occupied || !addresses.insert(object.address.clone()) {
-                format!("the state has another object there: `state rm '{}'`, then recover again", object.address)
+                format!(
+                    "the state has another object there: `state rm '{}'`, then recover again",
+                    object.address
+                )
             } else {
                 found.imports.push(object);
                 continue;
@@ -76,13 +79,24 @@ impl Recovery {
     /// The file's text: the `import` blocks, then the first lines of this run's journal.
     fn text(&self) -> String {
         // Writing to a `String` cannot fail.
-        let mut text = format!("# Objects that run {} created and the state lacks; written by Pawl.\n", self.from);
+        let mut text = format!(
+            "# Objects that run {} created and the state lacks; written by Pawl.\n",
+            self.from
+        );
         for object in &self.imports {
             let id = quoted(object.id.as_deref().unwrap_or_default());
-            let _ = write!(text, "import {{\n  to = {}\n  id = {id}\n}}\n", object.address);
+            let _ = write!(
+                text,
+                "import {{\n  to = {}\n  id = {id}\n}}\n",
+                object.address
+            );
         }
         for line in self.carried() {
-            let _ = write!(text, "{CARRIED}{}", String::from_utf8_lossy(&line.to_bytes()));
+            let _ = write!(
+                text,
+                "{CARRIED}{}",
+                String::from_utf8_lossy(&line.to_bytes())
+            );
         }
         text
     }
@@ -96,8 +110,14 @@ impl Recovery {
             id: object.id.clone(),
             at: String::new(),
         };
-        let imports = self.imports.iter().map(move |object| Line::Complete(operation(object, Action::Import)));
-        let left_out = self.left_out.iter().map(move |(object, _)| Line::Complete(operation(object, Action::Create)));
+        let imports = self
+            .imports
+            .iter()
+            .map(move |object| Line::Complete(operation(object, Action::Import)));
+        let left_out = self
+            .left_out
+            .iter()
+            .map(move |(object, _)| Line::Complete(operation(object, Action::Create)));
         let uncertain = self.uncertain.iter().map(move |object| {
             let action = object.action.unwrap_or(Action::Create);
             Line::Start(operation(object, action))
@@ -121,15 +141,24 @@ impl Recovery {
     fn blamed(&self, failure: &Failure) -> Vec<(usize, String)> {
         let mut found = Vec::new();
         for told in &failure.diagnostics {
-            let words = format!("{}\n{}", told.summary, told.detail.as_deref().unwrap_or_default());
+            let words = format!(
+                "{}\n{}",
+                told.summary,
+                told.detail.as_deref().unwrap_or_default()
+            );
             let said = crds::text::clip(&words, 120);
             let line = told.line.and_then(|line| usize::try_from(line).ok());
             let block = line
-                .filter(|_| told.file.as_deref().is_some_and(|file| file.rsplit('/').next() == Some(RECOVER_FILE)))
+                .filter(|_| {
+                    told.file
+                        .as_deref()
+                        .is_some_and(|file| file.rsplit('/').next() == Some(RECOVER_FILE))
+                })
                 .and_then(|line| line.checked_sub(HEAD_LINES + 1))
                 .map(|line| line / BLOCK_LINES);
             let speaks = |object: &Object| {
-                told.address.as_deref() == Some(object.address.as_str()) || names_address(&words, &object.address)
+                told.address.as_deref() == Some(object.address.as_str())
+                    || names_address(&words, &object.address)
             };
             let of_type = |object: &Object| {
                 let words = words.to_lowercase();
@@ -138,51 +167,105 @@ impl Recovery {
             let all = || self.imports.iter().enumerate();
             let mut hit: Vec<usize> = match block {
                 Some(block) => vec![block],
-                None => all().filter(|(_, object)| speaks(object)).map(|(at, _)| at).collect(),
+                None => all()
+                    .filter(|(_, object)| speaks(object))
+                    .map(|(at, _)| at)
+                    .collect(),
             };
             if hit.is_empty() {
-                hit = all().filter(|(_, object)| of_type(object)).map(|(at, _)| at).collect();
+                hit = all()
+                    .filter(|(_, object)| of_type(object))
+                    .map(|(at, _)| at)
+                    .collect();
             }
-            found.extend(hit.into_iter().filter(|at| *at < self.imports.len()).map(|at| (at, said.clone())));
+            found.extend(
+                hit.into_iter()
+                    .filter(|at| *at < self.imports.len())
+                    .map(|at| (at, said.clone())),
+            );
         }
         found
     }
 
     /// Objects that the plan would create although they may exist, with a line for each.
     fn again(&self, created: &BTreeSet<String>) -> Vec<String> {
-        let may = |object: &Object, what: String| format!("+ {} ({MAY_EXIST}: {what})", object.address);
+        let may =
+            |object: &Object, what: String| format!("+ {} ({MAY_EXIST}: {what})", object.address);
         let left_out = self.left_out.iter().map(|(object, why)| {
-            let id = object.id.as_deref().map(|id| format!(" id={id}")).unwrap_or_default();
-            (object, may(object, format!("run {} made it{id}; {why}", self.from)))
+            let id = object
+                .id
+                .as_deref()
+                .map(|id| format!(" id={id}"))
+                .unwrap_or_default();
+            (
+                object,
+                may(object, format!("run {} made it{id}; {why}", self.from)),
+            )
         });
         let begun = |object: &&Object| object.action == Some(Action::Create);
         let uncertain = self.uncertain.iter().filter(begun);
-        let uncertain = uncertain.map(|object| (object, may(object, format!("run {} began it; no ID was printed", self.from))));
-        left_out.chain(uncertain).filter(|(object, _)| created.contains(&object.address)).map(|(_, line)| line).collect()
+        let uncertain = uncertain.map(|object| {
+            (
+                object,
+                may(
+                    object,
+                    format!("run {} began it; no ID was printed", self.from),
+                ),
+            )
+        });
+        left_out
+            .chain(uncertain)
+            .filter(|(object, _)| created.contains(&object.address))
+            .map(|(_, line)| line)
+            .collect()
     }
 
     /// Addresses to look for among the objects that the plan creates.
     pub(super) fn watched(&self) -> BTreeSet<String> {
-        let objects = self.left_out.iter().map(|(object, _)| object).chain(&self.uncertain);
+        let objects = self
+            .left_out
+            .iter()
+            .map(|(object, _)| object)
+            .chain(&self.uncertain);
         objects.map(|object| object.address.clone()).collect()
     }
 
     /// Notes for the history.
     fn notes(&self) -> Vec<String> {
-        let mut first = format!("{} imported that run {} created", self.imports.len(), self.from);
+        let mut first = format!(
+            "{} imported that run {} created",
+            self.imports.len(),
+            self.from
+        );
         if self.recorded > 0 {
             let _ = write!(first, ", {} are in the state already", self.recorded);
         }
         if !self.uncertain.is_empty() {
-            let _ = write!(first, ", {} it began, with an unknown end", self.uncertain.len());
+            let _ = write!(
+                first,
+                ", {} it began, with an unknown end",
+                self.uncertain.len()
+            );
         }
         if self.still_recorded > 0 {
-            let _ = write!(first, ", {} it destroyed are still in the state", self.still_recorded);
+            let _ = write!(
+                first,
+                ", {} it destroyed are still in the state",
+                self.still_recorded
+            );
         }
         let mut notes = vec![first];
-        notes.extend(self.left_out.iter().take(NAMED).map(|(object, why)| format!("not imported: {object}: {why}")));
+        notes.extend(
+            self.left_out
+                .iter()
+                .take(NAMED)
+                .map(|(object, why)| format!("not imported: {object}: {why}")),
+        );
         if self.left_out.len() > NAMED {
-            notes.push(format!("not imported: {} more, see the log", self.left_out.len() - NAMED));
+            notes.push(format!(
+                "not imported: {} more, see the log",
+                self.left_out.len() - NAMED
+            ));
         }
         notes
     }
@@ -193,10 +276,13 @@ fn names_address(text: &str, address: &str) -> bool {
     text.match_indices(address).any(|(at, _)| {
         let before = text[..at].chars().next_back();
         let after = text[at + address.len()..].chars().next();
-        let part = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '[' | '.'));
+        let part = |c: Option<char>| {
+            c.is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '[' | '.'))
+        };
         // A full stop after the address may end a sentence.
-        let end =
-            after == Some('.') && !text[at + address.len() + 1..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        let end = after == Some('.')
+            && !text[at + address.len() + 1..]
+                .starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         !part(before) && (end || !part(after))
     })
 }
@@ -205,57 +291,100 @@ fn names_address(text: &str, address: &str) -> bool {
 pub(super) fn carried(stack: &Path) -> Vec<Line> {
     let file = files::left(&stack.join(RECOVER_FILE), MAX_FILE);
     let text = file.and_then(std::io::read_to_string).unwrap_or_default();
-    text.lines().filter_map(|line| Line::parse(line.strip_prefix(CARRIED)?.as_bytes())).collect()
+    text.lines()
+        .filter_map(|line| Line::parse(line.strip_prefix(CARRIED)?.as_bytes()))
+        .collect()
 }
 
 impl PhaseRunner {
     /// Runs before the plan of a recovery run: compares the journal with the state and writes the `import` blocks.
-    pub(super) async fn begin_recovery(&self, made: &Initialised) -> Result<Option<Recovery>, Failure> {
-        let Initialised { run, shell, state_key, .. } = made;
-        let Some(from) = run.spec.recover.as_ref().map(|recover| recover.from_run.as_str()) else { return Ok(None) };
+    pub(super) async fn begin_recovery(
+        &self,
+        made: &Initialised,
+    ) -> Result<Option<Recovery>, Failure> {
+        let Initialised {
+            run,
+            shell,
+            state_key,
+            ..
+        } = made;
+        let Some(from) = run
+            .spec
+            .recover
+            .as_ref()
+            .map(|recover| recover.from_run.as_str())
+        else {
+            return Ok(None);
+        };
         let replay = self.recovered_journal(from).await?;
         let own = state_key.clone().unwrap_or_default();
         let refuse = |message: String| Err(Reason::InvalidSpec.failure(message));
         if run.spec.operation == Does::RefreshOnly {
             return refuse("a refresh imports nothing: recover with operation Apply".to_owned());
         }
-        if replay.head().is_some_and(|head| !head.state.is_empty() && head.state != own && !own.is_empty()) {
+        if replay
+            .head()
+            .is_some_and(|head| !head.state.is_empty() && head.state != own && !own.is_empty())
+        {
             return refuse(format!(
                 "run {from} applied to another state than this run has: give it the same backend and workspace"
             ));
         }
         if !shell.tool.found.has_import_blocks() {
-            return refuse("a recovery needs `import` blocks: OpenTofu, or Terraform 1.5 or later".to_owned());
+            return refuse(
+                "a recovery needs `import` blocks: OpenTofu, or Terraform 1.5 or later".to_owned(),
+            );
         }
         if fs::symlink_metadata(shell.stack.join(RECOVER_FILE)).is_ok() {
-            let message = format!("the source has a file {RECOVER_FILE}, a name that Pawl uses for itself");
+            let message =
+                format!("the source has a file {RECOVER_FILE}, a name that Pawl uses for itself");
             return Err(Reason::SourceInvalid.failure(message));
         }
         let facts = self.read_state(shell).await.map_err(|why| {
-            let (class, reason) = classify::text(&why).unwrap_or((FailureClass::Configuration, Reason::PlanFailed));
-            let text = format!("the state cannot be compared with the journal of run {from}: {why}");
-            Failure { class, ..reason.failure(text) }
+            let (class, reason) =
+                classify::text(&why).unwrap_or((FailureClass::Configuration, Reason::PlanFailed));
+            let text =
+                format!("the state cannot be compared with the journal of run {from}: {why}");
+            Failure {
+                class,
+                ..reason.failure(text)
+            }
         })?;
         let recovery = Recovery::of(from, Comparison::of(&replay, &facts));
         if run.spec.operation == Does::Destroy && !recovery.imports.is_empty() {
-            return refuse("a destroy imports nothing: recover with operation Apply, then destroy".to_owned());
+            return refuse(
+                "a destroy imports nothing: recover with operation Apply, then destroy".to_owned(),
+            );
         }
         for object in &recovery.imports {
-            self.say(format!("{object} was created by run {from} and is imported")).await;
+            self.say(format!(
+                "{object} was created by run {from} and is imported"
+            ))
+            .await;
         }
         write_recovery(&shell.stack, &recovery)?;
         Ok(Some(recovery))
     }
 
     async fn recovered_journal(&self, from: &str) -> Result<Replay, Failure> {
-        let missing = |why: String| Reason::JournalMissing.failure(format!("nothing can be recovered from run {from}: {why}"));
-        let Some(remote) = &self.remote else {
-            return Err(missing("without a datastore its journal is in the log of its pod only".to_owned()));
+        let missing = |why: String| {
+            Reason::JournalMissing
+                .failure(format!("nothing can be recovered from run {from}: {why}"))
         };
-        retry_for(PATIENCE, || remote.client.recovered_journal()).await.map_err(|trouble| match trouble {
-            trouble if trouble.is(NOT_FOUND) || trouble.is(NOT_ENDED) => missing(trouble.why()),
-            trouble => failure(&format!("the journal of run {from} could not be read"), &trouble),
-        })
+        let Some(remote) = &self.remote else {
+            return Err(missing(
+                "without a datastore its journal is in the log of its pod only".to_owned(),
+            ));
+        };
+        retry_for(PATIENCE, || remote.client.recovered_journal())
+            .await
+            .map_err(|trouble| match trouble {
+                trouble if trouble.is(NOT_FOUND) || trouble.is(NOT_ENDED) => missing(trouble.why()),
+                trouble => failure(
+                    &format!("the journal of run {from} could not be read"),
+                    &trouble,
+                ),
+            })
     }
 
     /// Runs after a failed plan: leaves out the imports that made it fail. Returns whether a retry is worthwhile.
@@ -266,8 +395,12 @@ impl PhaseRunner {
         failure: &Failure,
         notices: &Notices,
     ) -> Result<bool, Failure> {
-        let may_be_blamed = |r: &&mut Recovery| !r.imports.is_empty() && failure.class == FailureClass::Configuration;
-        let Some(recovery) = recovery.as_mut().filter(may_be_blamed) else { return Ok(false) };
+        let may_be_blamed = |r: &&mut Recovery| {
+            !r.imports.is_empty() && failure.class == FailureClass::Configuration
+        };
+        let Some(recovery) = recovery.as_mut().filter(may_be_blamed) else {
+            return Ok(false);
+        };
         let mut blamed = recovery.blamed(failure);
         if blamed.is_empty() {
             blamed = self.find_blamed(shell, recovery, notices).await?;
@@ -284,8 +417,17 @@ impl PhaseRunner {
     }
 
     /// If a failure names no import: plans without imports, then with the imports of one type at a time.
-    async fn find_blamed(&self, shell: &Shell, recovery: &Recovery, notices: &Notices) -> Result<Vec<(usize, String)>, Failure> {
-        let kinds: BTreeSet<&str> = recovery.imports.iter().map(|object| object.kind.as_str()).collect();
+    async fn find_blamed(
+        &self,
+        shell: &Shell,
+        recovery: &Recovery,
+        notices: &Notices,
+    ) -> Result<Vec<(usize, String)>, Failure> {
+        let kinds: BTreeSet<&str> = recovery
+            .imports
+            .iter()
+            .map(|object| object.kind.as_str())
+            .collect();
         let mut trial = recovery.clone();
         trial.imports.clear();
         if self.try_plan(shell, &trial, notices).await?.is_some() {
@@ -294,9 +436,18 @@ impl PhaseRunner {
         }
         let mut blamed = Vec::new();
         for kind in kinds {
-            trial.imports = recovery.imports.iter().filter(|object| object.kind == kind).cloned().collect();
+            trial.imports = recovery
+                .imports
+                .iter()
+                .filter(|object| object.kind == kind)
+                .cloned()
+                .collect();
             if let Some(why) = self.try_plan(shell, &trial, notices).await? {
-                let of_kind = recovery.imports.iter().enumerate().filter(|(_, object)| object.kind == kind);
+                let of_kind = recovery
+                    .imports
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, object)| object.kind == kind);
                 blamed.extend(of_kind.map(|(at, _)| (at, crds::text::clip(&why.message, 120))));
             }
         }
@@ -304,7 +455,12 @@ impl PhaseRunner {
     }
 
     /// Returns the failure of a plan with these imports, if it fails. Discards the plan.
-    async fn try_plan(&self, shell: &Shell, recovery: &Recovery, notices: &Notices) -> Result<Option<Failure>, Failure> {
+    async fn try_plan(
+        &self,
+        shell: &Shell,
+        recovery: &Recovery,
+        notices: &Notices,
+    ) -> Result<Option<Failure>, Failure> {
         write_recovery(&shell.stack, recovery)?;
         let mut events = self.events(&shell.stack, notices).quiet();
         let command = self.command(shell, ["plan", "-json", "-input=false", "-lock=false"])?;
@@ -316,7 +472,8 @@ impl PhaseRunner {
 fn write_recovery(stack: &Path, recovery: &Recovery) -> Result<(), Failure> {
     let path = stack.join(RECOVER_FILE);
     // The failed plan ran the stack's code, which may have replaced the file.
-    files::write(&path, recovery.text()).or_internal(&format!("{} cannot be written", path.display()))
+    files::write(&path, recovery.text())
+        .or_internal(&format!("{} cannot be written", path.display()))
 }
 
 /// Adds to the plan's report the recovered objects, and the objects that the plan would create although they may exist.
@@ -326,7 +483,9 @@ pub(super) fn finish_recovery(
     facts: &PlanFacts,
     report: &mut PlanReport,
 ) -> Result<(), Failure> {
-    let Some(recovery) = recovery else { return Ok(()) };
+    let Some(recovery) = recovery else {
+        return Ok(());
+    };
     let again = recovery.again(&facts.created);
     report.notes = recovery.notes();
     if again.is_empty() {
@@ -336,11 +495,20 @@ pub(super) fn finish_recovery(
         let message = format!(
             "the plan creates {} that may exist already, and the run approves itself: {}",
             again.len(),
-            again.iter().take(NAMED).map(|line| line.trim_start_matches("+ ")).collect::<Vec<_>>().join("; ")
+            again
+                .iter()
+                .take(NAMED)
+                .map(|line| line.trim_start_matches("+ "))
+                .collect::<Vec<_>>()
+                .join("; ")
         );
         return Err(Reason::RecoveryUncertain.failure(message));
     }
-    let plain = |line: &String| again.iter().any(|marked| marked.starts_with(&format!("{line} (")));
+    let plain = |line: &String| {
+        again
+            .iter()
+            .any(|marked| marked.starts_with(&format!("{line} (")))
+    };
     report.lines.retain(|line| !plain(line));
     // First, so that a status does not cut them off.
     report.lines.splice(0..0, again);

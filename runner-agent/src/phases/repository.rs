@@ -43,20 +43,29 @@ impl PhaseRunner {
         notices: &Notices,
     ) -> Result<Fetched, Failure> {
         let Some(remote) = &self.remote else {
-            let message =
-                "source.repository needs a datastore, which has the revisions of repositories; name the repository in source.git";
+            let message = "source.repository needs a datastore, which has the revisions of repositories; name the repository in source.git";
             return Err(Reason::InvalidSpec.failure(message));
         };
         let patience = PATIENCE.min(spec.timeouts.setup.0 / 2);
         let taken = self.take_revision(&remote.client, repository, patience, root, notices);
-        let Unpacked { files: count, without } = self.fetching(taken, notices).await?;
+        let Unpacked {
+            files: count,
+            without,
+        } = self.fetching(taken, notices).await?;
         if !without.is_empty() {
             let without = without.join(", ");
-            self.say(format!("these submodules are empty, because the stored snapshot lacks them: {without}")).await;
+            self.say(format!(
+                "these submodules are empty, because the stored snapshot lacks them: {without}"
+            ))
+            .await;
         }
         let short: String = repository.revision.chars().take(7).collect();
         let source = format!("repository {} {short}, {}", repository.name, files(count));
-        Ok(Fetched { source, revision: Some(repository.revision.clone()), without: None })
+        Ok(Fetched {
+            source,
+            revision: Some(repository.revision.clone()),
+            without: None,
+        })
     }
 
     async fn take_revision(
@@ -67,11 +76,16 @@ impl PhaseRunner {
         root: &Path,
         notices: &Notices,
     ) -> Result<Unpacked, Failure> {
-        let packed = self.receive_snapshot(client, repository, patience, notices).await?;
+        let packed = self
+            .receive_snapshot(client, repository, patience, notices)
+            .await?;
         let (root, revision) = (root.to_owned(), repository.revision.clone());
-        let unpacked =
-            tokio::task::spawn_blocking(move || snapshot::unpack(packed.file(), &root, &revision, Instant::now() + UNPACKING));
-        let unpacked = unpacked.await.or_internal("the revision cannot be unpacked")?;
+        let unpacked = tokio::task::spawn_blocking(move || {
+            snapshot::unpack(packed.file(), &root, &revision, Instant::now() + UNPACKING)
+        });
+        let unpacked = unpacked
+            .await
+            .or_internal("the revision cannot be unpacked")?;
         let _ = notices.send(Notice::Happened);
         unpacked.map_err(|error| of_unpack(&error, repository))
     }
@@ -87,7 +101,9 @@ impl PhaseRunner {
         let (begun, mut tries) = (Instant::now(), 0);
         loop {
             let left = patience.saturating_sub(begun.elapsed());
-            let error = match retry_for(left, || get_snapshot(client, &self.settings.kept, notices)).await {
+            let error = match retry_for(left, || get_snapshot(client, &self.settings.kept, notices))
+                .await
+            {
                 Ok(packed) => return Ok(packed),
                 Err(error) => error,
             };
@@ -106,31 +122,49 @@ impl PhaseRunner {
 }
 
 /// Downloads the snapshot to a scratch file in a directory.
-async fn get_snapshot(client: &Client, dir: &Path, notices: &Notices) -> Result<Scratch, RequestError> {
+async fn get_snapshot(
+    client: &Client,
+    dir: &Path,
+    notices: &Notices,
+) -> Result<Scratch, RequestError> {
     let mut response = client.source().await?;
     let local = |error: io::Error| RequestError::file(dir, error);
     let scratch = Scratch::create(dir).map_err(local)?;
     let mut file = tokio::fs::File::from_std(scratch.file().try_clone().map_err(local)?);
     let mut untold = 0;
     while let Some(chunk) = response.chunk().await? {
-        tokio::io::AsyncWriteExt::write_all(&mut file, &chunk).await.map_err(local)?;
+        tokio::io::AsyncWriteExt::write_all(&mut file, &chunk)
+            .await
+            .map_err(local)?;
         untold += chunk.len();
         if untold >= TELL {
             untold = 0;
             let _ = notices.send(Notice::Happened);
         }
     }
-    tokio::io::AsyncWriteExt::flush(&mut file).await.map_err(local)?;
+    tokio::io::AsyncWriteExt::flush(&mut file)
+        .await
+        .map_err(local)?;
     Ok(scratch)
 }
 
 /// Maps a response of the datastore to a failure of the run.
 fn of_request(error: &RequestError, repository: &RepositorySource) -> Failure {
-    let RepositorySource { name, namespace, revision, .. } = repository;
-    let RequestError::Refused(problem) = error else { return failure("the revision could not be taken", error) };
+    let RepositorySource {
+        name,
+        namespace,
+        revision,
+        ..
+    } = repository;
+    let RequestError::Refused(problem) = error else {
+        return failure("the revision could not be taken", error);
+    };
     match problem.reason.as_str() {
         words::SOURCE_NOT_READY => {
-            let at = namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+            let at = namespace
+                .as_ref()
+                .map(|namespace| format!(" -n {namespace}"))
+                .unwrap_or_default();
             let message = format!(
                 "{}; `controller sources` has not stored it. Its last report on the repository: kubectl describe{at} {}/{name}",
                 problem.message,
@@ -139,9 +173,10 @@ fn of_request(error: &RequestError, repository: &RepositorySource) -> Failure {
             Reason::SourceNotReady.failure(message)
         }
         words::REPOSITORY_NOT_ALLOWED => Reason::RepositoryNotAllowed.failure(&problem.message),
-        words::CORRUPT => {
-            Reason::SourceCorrupt.failure(format!("revision {revision} of {name} cannot be read: {}", causes(error)))
-        }
+        words::CORRUPT => Reason::SourceCorrupt.failure(format!(
+            "revision {revision} of {name} cannot be read: {}",
+            causes(error)
+        )),
         _ => failure("the revision could not be taken", error),
     }
 }
@@ -174,24 +209,72 @@ mod tests {
         };
         let refused = |reason: &str| {
             let message = "revision a is not stored yet".into();
-            RequestError::Refused(Problem { reason: reason.into(), message, ..Problem::default() })
+            RequestError::Refused(Problem {
+                reason: reason.into(),
+                message,
+                ..Problem::default()
+            })
         };
         for (asked, class, reason) in [
-            (words::SOURCE_NOT_READY, FailureClass::Transient, reason::SOURCE_NOT_READY),
-            (words::REPOSITORY_NOT_ALLOWED, FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED),
-            (words::CORRUPT, FailureClass::Integrity, reason::SOURCE_CORRUPT),
-            (words::KEY_MISSING, FailureClass::Integrity, reason::KEY_MISSING),
-            (words::FORBIDDEN, FailureClass::Credentials, reason::DATASTORE_REFUSED),
+            (
+                words::SOURCE_NOT_READY,
+                FailureClass::Transient,
+                reason::SOURCE_NOT_READY,
+            ),
+            (
+                words::REPOSITORY_NOT_ALLOWED,
+                FailureClass::Policy,
+                reason::REPOSITORY_NOT_ALLOWED,
+            ),
+            (
+                words::CORRUPT,
+                FailureClass::Integrity,
+                reason::SOURCE_CORRUPT,
+            ),
+            (
+                words::KEY_MISSING,
+                FailureClass::Integrity,
+                reason::KEY_MISSING,
+            ),
+            (
+                words::FORBIDDEN,
+                FailureClass::Credentials,
+                reason::DATASTORE_REFUSED,
+            ),
         ] {
             let failure = of_request(&refused(asked), &repository(None));
-            assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{asked}: {failure:?}");
+            assert_eq!(
+                (failure.class, failure.reason.as_str()),
+                (class, reason),
+                "{asked}: {failure:?}"
+            );
         }
-        let message = of_request(&refused(words::SOURCE_NOT_READY), &repository(Some("platform"))).message;
-        assert!(message.starts_with("revision a is not stored yet; `controller sources`"), "{message}");
-        assert!(message.ends_with("kubectl describe -n platform tfrepo.pawl.run/infra"), "{message}");
-        let full = UnpackError::Storage("x of the snapshot: No space left on device (os error 28)".into());
-        assert_eq!(of_unpack(&full, &repository(None)).reason, reason::DISK_FULL);
-        let other = of_unpack(&UnpackError::Integrity("the snapshot has other files".into()), &repository(None));
-        assert_eq!((other.class, other.reason.as_str()), (FailureClass::Integrity, reason::SOURCE_CORRUPT));
+        let message = of_request(
+            &refused(words::SOURCE_NOT_READY),
+            &repository(Some("platform")),
+        )
+        .message;
+        assert!(
+            message.starts_with("revision a is not stored yet; `controller sources`"),
+            "{message}"
+        );
+        assert!(
+            message.ends_with("kubectl describe -n platform tfrepo.pawl.run/infra"),
+            "{message}"
+        );
+        let full =
+            UnpackError::Storage("x of the snapshot: No space left on device (os error 28)".into());
+        assert_eq!(
+            of_unpack(&full, &repository(None)).reason,
+            reason::DISK_FULL
+        );
+        let other = of_unpack(
+            &UnpackError::Integrity("the snapshot has other files".into()),
+            &repository(None),
+        );
+        assert_eq!(
+            (other.class, other.reason.as_str()),
+            (FailureClass::Integrity, reason::SOURCE_CORRUPT)
+        );
     }
 }

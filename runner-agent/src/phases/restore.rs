@@ -38,7 +38,15 @@ impl PhaseRunner {
         };
         self.make_places([settings.source_dir()])?;
         let mut given = self.inputs(run, false).await?;
-        let taken = retry_for(PATIENCE, || get_file(&remote.client, ObjectKind::Bundle, plan.attempt, &settings.kept)).await;
+        let taken = retry_for(PATIENCE, || {
+            get_file(
+                &remote.client,
+                ObjectKind::Bundle,
+                plan.attempt,
+                &settings.kept,
+            )
+        })
+        .await;
         let file = match taken {
             Ok(file) => file,
             Err(trouble) => {
@@ -47,19 +55,25 @@ impl PhaseRunner {
                 if trouble.is(crds::datastore::NOT_FOUND) {
                     self.prove_claim(run).await?;
                 }
-                return Err(failure("the plan could not be taken from the datastore", &trouble));
+                return Err(failure(
+                    "the plan could not be taken from the datastore",
+                    &trouble,
+                ));
             }
         };
         let root = settings.source_dir();
         let (to, source_dir) = (settings.plan_file(), root.clone());
-        let unpacked = tokio::task::spawn_blocking(move || bundle::unpack(&file, &wanted, &to, &source_dir))
-            .await
-            .or_internal("the plan cannot be unpacked")?;
+        let unpacked =
+            tokio::task::spawn_blocking(move || bundle::unpack(&file, &wanted, &to, &source_dir))
+                .await
+                .or_internal("the plan cannot be unpacked")?;
         let head = unpacked.map_err(|error| match error {
             BundleError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => {
                 internal("the plan cannot be unpacked", &error)
             }
-            other => corrupt(format!("the bundle in the datastore is not the plan: {other}")),
+            other => corrupt(format!(
+                "the bundle in the datastore is not the plan: {other}"
+            )),
         })?;
         let changed = head.inputs.changed(&given.taken);
         if !changed.is_empty() && !run.spec.approval.allow_rotation {
@@ -72,8 +86,14 @@ impl PhaseRunner {
         }
         self.restore_hooks(run, &given.env, head.hooks.clone());
         // Links may lead anywhere, as in the pod that made the plan. Setup refused links of the source that lead out.
-        let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
-        let root = root.canonicalize().or_internal("the source cannot be read")?;
+        let stack = source::stack(
+            &root,
+            &head.stack.display().to_string(),
+            "the plan's source",
+        )?;
+        let root = root
+            .canonicalize()
+            .or_internal("the source cannot be read")?;
         given_files::put_apart_again(&given.files, &stack)?;
         given.put = variable_files::kept(&stack)?;
         if head.managed {
@@ -85,24 +105,39 @@ impl PhaseRunner {
             stack,
             root,
             managed: head.managed,
-            pinned: Some(
-                Pinned::of(&head).ok_or_else(|| corrupt(format!("the plan is of {}, which is no tool of ours", head.tool)))?,
-            ),
+            pinned: Some(Pinned::of(&head).ok_or_else(|| {
+                corrupt(format!(
+                    "the plan is of {}, which is no tool of ours",
+                    head.tool
+                ))
+            })?),
         };
         let (report, prepared) = self.prepare(run, cache, given, origin, notices).await?;
         let mut shell = prepared.shell.clone();
         self.run_hooks_again(&shell, notices).await?;
-        let mut args = vec!["init", "-input=false", "-no-color", "-get=false", "-lockfile=readonly"];
+        let mut args = vec![
+            "init",
+            "-input=false",
+            "-no-color",
+            "-get=false",
+            "-lockfile=readonly",
+        ];
         if shell.tool.found.has_init_json() && !shell.is_terragrunt() {
             args.push("-json");
         }
-        let cached = self.serve_providers(prepared.cache.clone(), &mut shell).await;
+        let cached = self
+            .serve_providers(prepared.cache.clone(), &mut shell)
+            .await;
         shell.enter_workspace(&run.spec.workspace);
         self.tool_step(&shell, "init", &args, notices).await?;
         self.keep_providers(cached, &shell.stack).await;
         let mut made = Initialised::of(&prepared, shell);
         self.know_backend(&mut made)?;
-        self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), notices).await?;
-        Ok((report, Planned::of(made, head.parts, plan.counts.operations())))
+        self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), notices)
+            .await?;
+        Ok((
+            report,
+            Planned::of(made, head.parts, plan.counts.operations()),
+        ))
     }
 }

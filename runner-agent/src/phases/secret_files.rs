@@ -19,19 +19,28 @@ const WORDS: usize = 32 << 10;
 
 /// Masks a file of unknown form: its lines, and in them the text after `=` or `:` and between quotes. Binary files are not printed.
 pub(super) fn file(bytes: &[u8], redactor: &Redactor) {
-    let Ok(text) = str::from_utf8(bytes) else { return };
+    let Ok(text) = str::from_utf8(bytes) else {
+        return;
+    };
     redactor.add(text);
     if text.len() > WORDS {
         return;
     }
-    for word in text.lines().flat_map(words).filter(|word| word.len() >= WORD) {
+    for word in text
+        .lines()
+        .flat_map(words)
+        .filter(|word| word.len() >= WORD)
+    {
         redactor.add(word);
     }
 }
 
 /// The parts of a line that may be values.
 fn words(line: &str) -> impl Iterator<Item = &str> {
-    let behind = [" = ", "=", ": "].iter().filter_map(move |between| line.split_once(between)).map(|(_, value)| bare(value));
+    let behind = [" = ", "=", ": "]
+        .iter()
+        .filter_map(move |between| line.split_once(between))
+        .map(|(_, value)| bare(value));
     behind.chain(line.split('"').skip(1).step_by(2))
 }
 
@@ -46,7 +55,9 @@ pub(super) fn values(text: &str, parsed: &Variables, redactor: &Redactor) {
         Variables::Hcl(body) => Masking(redactor).visit_body(body),
         Variables::Unknown => {
             redactor.add(text);
-            text.lines().flat_map(words).for_each(|word| redactor.add(word));
+            text.lines()
+                .flat_map(words)
+                .for_each(|word| redactor.add(word));
         }
     }
 }
@@ -67,18 +78,30 @@ impl Variables {
     /// Invalid JSON, or JSON that is no object.
     pub(super) fn read(name: &str, text: &str) -> Result<Self, String> {
         // The tools compare this suffix case-sensitively.
-        if std::path::Path::new(name).extension().is_some_and(|ending| ending == "json") {
+        if std::path::Path::new(name)
+            .extension()
+            .is_some_and(|ending| ending == "json")
+        {
             let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-            return if value.is_object() { Ok(Self::Json(value)) } else { Err("it is no JSON object".to_owned()) };
+            return if value.is_object() {
+                Ok(Self::Json(value))
+            } else {
+                Err("it is no JSON object".to_owned())
+            };
         }
-        Ok(tool_versions::request::hcl::parse(text).map_or(Self::Unknown, |body| Self::Hcl(Box::new(body))))
+        Ok(tool_versions::request::hcl::parse(text)
+            .map_or(Self::Unknown, |body| Self::Hcl(Box::new(body))))
     }
 
     /// The names of its variables; `None` if it was not parsed.
     pub(super) fn names(&self) -> Option<Vec<String>> {
         match self {
             Self::Json(value) => Some(value.as_object()?.keys().cloned().collect()),
-            Self::Hcl(body) => Some(body.attributes().map(|attribute| attribute.key.as_str().to_owned()).collect()),
+            Self::Hcl(body) => Some(
+                body.attributes()
+                    .map(|attribute| attribute.key.as_str().to_owned())
+                    .collect(),
+            ),
             Self::Unknown => None,
         }
     }
@@ -129,10 +152,20 @@ mod tests {
             let parsed = Variables::read(name, text).unwrap();
             assert_eq!(parsed.names().unwrap().len(), 4, "{name}");
             values(text, &parsed, &redactor);
-            for secret in ["hunter22", "54321", "one-key", "two-key", "line-a", "line-b"] {
-                assert_eq!(redactor.redact(&format!("<{secret}>")), "<(sensitive value)>", "{name}");
+            for secret in [
+                "hunter22", "54321", "one-key", "two-key", "line-a", "line-b",
+            ] {
+                assert_eq!(
+                    redactor.redact(&format!("<{secret}>")),
+                    "<(sensitive value)>",
+                    "{name}"
+                );
             }
-            assert_eq!(redactor.redact("password of second"), "password of second", "{name}");
+            assert_eq!(
+                redactor.redact("password of second"),
+                "password of second",
+                "{name}"
+            );
         }
     }
 
@@ -144,8 +177,16 @@ mod tests {
         let redactor = Redactor::default();
         values(text, &parsed, &redactor);
         assert_eq!(redactor.redact("<hunter22>"), "<(sensitive value)>");
-        assert!(Variables::read("a.tfvars.json", "a = 1").unwrap_err().contains("line 1"));
-        assert!(Variables::read("a.json", "[]").unwrap_err().contains("no JSON object"));
+        assert!(
+            Variables::read("a.tfvars.json", "a = 1")
+                .unwrap_err()
+                .contains("line 1")
+        );
+        assert!(
+            Variables::read("a.json", "[]")
+                .unwrap_err()
+                .contains("no JSON object")
+        );
     }
 
     #[test]
@@ -156,7 +197,11 @@ mod tests {
             &redactor,
         );
         for secret in ["AKIAEXAMPLE", "abc/def+ghi", "t0k3n-of-mine"] {
-            assert_eq!(redactor.redact(&format!("<{secret}>")), "<(sensitive value)>", "{secret}");
+            assert_eq!(
+                redactor.redact(&format!("<{secret}>")),
+                "<(sensitive value)>",
+                "{secret}"
+            );
         }
     }
 }

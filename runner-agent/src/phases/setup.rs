@@ -36,20 +36,36 @@ impl PhaseRunner {
     /// Hides the pod's tokens, its Secrets and the termination message from processes started from now on, and makes shared
     /// directories read-only. If the run names its own ServiceAccount, its code finds that account's token at the default path.
     /// Without Landlock on the node, the status reports it, or the attempt fails if the operator requires confinement.
-    pub(super) async fn confine(&self, run: &TerraformRun, notices: &Notices) -> Result<Option<PathBuf>, Failure> {
+    pub(super) async fn confine(
+        &self,
+        run: &TerraformRun,
+        notices: &Notices,
+    ) -> Result<Option<PathBuf>, Failure> {
         let restores = run.attempt().is_some_and(|a| a.restores.is_some());
         let has_account = run.spec.runner.account(restores).is_some();
-        let Some(hidden) = self.host.hidden(has_account) else { return Ok(None) };
+        let Some(hidden) = self.host.hidden(has_account) else {
+            return Ok(None);
+        };
         let cache = self.provider_cache();
         if let Some(Err(error)) = &cache {
-            self.say(format!("the cache of providers cannot be used: {error}")).await;
+            self.say(format!("the cache of providers cannot be used: {error}"))
+                .await;
         }
         let cache = cache.and_then(Result::ok);
         // Other pods execute files of a shared cache, and people read the stored plan, so the stack's code may not write there. A
         // plan directory below the work directory cannot be read-only, since nothing could be created in the work directory any
         // more.
-        let kept = Some(&self.settings.kept).filter(|dir| dir.is_dir() && !dir.starts_with(&self.settings.work));
-        let read_only = self.settings.cache.iter().filter(|dir| dir.is_dir()).chain(&cache).chain(kept).cloned().collect();
+        let kept = Some(&self.settings.kept)
+            .filter(|dir| dir.is_dir() && !dir.starts_with(&self.settings.work));
+        let read_only = self
+            .settings
+            .cache
+            .iter()
+            .filter(|dir| dir.is_dir())
+            .chain(&cache)
+            .chain(kept)
+            .cloned()
+            .collect();
         match self.children.confine(&Bounds { hidden, read_only }) {
             Ok(()) => Ok(cache),
             Err(error) if self.settings.require_confinement => {
@@ -62,7 +78,8 @@ impl PhaseRunner {
                 let _ = notices.send(Notice::Unconfined);
                 self.say(format!("code of the stack could read this pod's tokens: this node has no Landlock ({error})")).await;
                 if cache.is_some() {
-                    self.say("nor is the cache of providers used, to which it could write").await;
+                    self.say("nor is the cache of providers used, to which it could write")
+                        .await;
                 }
                 Ok(None)
             }
@@ -86,20 +103,37 @@ impl PhaseRunner {
         let mut given = self.inputs(run, settings.folder.is_none()).await?;
         self.check_credentials(&spec.credentials)?;
         self.fix_hooks(run, &given.env)?;
-        self.run_hooks(HookWhen::BeforeSetup, None, &Vec::new(), notices).await?;
+        self.run_hooks(HookWhen::BeforeSetup, None, &Vec::new(), notices)
+            .await?;
         let root = settings.source_dir();
         if settings.folder.is_some() {
             self.fix_hooks_of_source(&root, &root)?;
             let source = "folder".to_owned();
-            let origin = Origin { source, revision: None, stack: root.clone(), root, managed: false, pinned: None };
+            let origin = Origin {
+                source,
+                revision: None,
+                stack: root.clone(),
+                root,
+                managed: false,
+                pinned: None,
+            };
             return self.prepare(run, cache, given, origin, notices).await;
         }
         self.clear_for_source().await?;
-        let Fetched { source, revision, without } = self.fetch(spec, &root, notices).await?;
+        let Fetched {
+            source,
+            revision,
+            without,
+        } = self.fetch(spec, &root, notices).await?;
         source::check_links(&root)?;
         let stack = source::stack(&root, spec.source.path(), &source)?;
-        let root = root.canonicalize().or_internal("the source cannot be read")?;
-        if matches!(spec.source.kind(), Some(SourceKind::Git(_) | SourceKind::Repository(_))) {
+        let root = root
+            .canonicalize()
+            .or_internal("the source cannot be read")?;
+        if matches!(
+            spec.source.kind(),
+            Some(SourceKind::Git(_) | SourceKind::Repository(_))
+        ) {
             self.refuse_pointers(&root, &stack, without).await?;
         }
         self.fix_hooks_of_source(&stack, &root)?;
@@ -109,13 +143,35 @@ impl PhaseRunner {
         if managed {
             self.name_managed_state(run, &stack).await?;
         }
-        self.prepare(run, cache, given, Origin { source, revision, stack, root, managed, pinned: None }, notices).await
+        self.prepare(
+            run,
+            cache,
+            given,
+            Origin {
+                source,
+                revision,
+                stack,
+                root,
+                managed,
+                pinned: None,
+            },
+            notices,
+        )
+        .await
     }
 
     /// Creates or empties the attempt's directories: those of every attempt, and `more`.
-    pub(super) fn make_places(&self, more: impl IntoIterator<Item = PathBuf>) -> Result<(), Failure> {
+    pub(super) fn make_places(
+        &self,
+        more: impl IntoIterator<Item = PathBuf>,
+    ) -> Result<(), Failure> {
         let settings = &self.settings;
-        let places = [settings.kept.clone(), settings.home(), settings.tmp(), settings.out()];
+        let places = [
+            settings.kept.clone(),
+            settings.home(),
+            settings.tmp(),
+            settings.out(),
+        ];
         for dir in places.into_iter().chain(more) {
             make_empty(&dir).or_internal(&format!("{} cannot be made", dir.display()))?;
         }
@@ -124,11 +180,16 @@ impl PhaseRunner {
 
     /// Writes the file of certificate authorities for commands, before anything is fetched.
     fn write_authorities(&self) -> Result<(), Failure> {
-        let Some(own) = &self.settings.ca else { return Ok(()) };
+        let Some(own) = &self.settings.ca else {
+            return Ok(());
+        };
         let path = self.settings.ca_file();
         ::source::authorities::with_own(own)
             .and_then(|all| files::write(&path, all))
-            .or_internal(&format!("the certificate authorities cannot be written to {}", path.display()))
+            .or_internal(&format!(
+                "the certificate authorities cannot be written to {}",
+                path.display()
+            ))
     }
 
     /// Setup for an existing plan: fetches nothing, and writes only to the home and temporary directories.
@@ -147,7 +208,14 @@ impl PhaseRunner {
         let stack = source::stack(&root, run.spec.source.path(), "the plan's folder")?;
         let revision = run.plan().and_then(|plan| plan.revision.clone());
         let source = "the plan that waits".to_owned();
-        let origin = Origin { source, revision, stack, root, managed: false, pinned: None };
+        let origin = Origin {
+            source,
+            revision,
+            stack,
+            root,
+            managed: false,
+            pinned: None,
+        };
         self.prepare(run, None, given, origin, notices).await
     }
 
@@ -161,9 +229,21 @@ impl PhaseRunner {
         notices: &Notices,
     ) -> Result<(SetupReport, Prepared), Failure> {
         let (spec, settings) = (&run.spec, &self.settings);
-        let found = self.find_tool(&spec.tool, &origin, self.host.version_root(&origin.root), notices).await?;
+        let found = self
+            .find_tool(
+                &spec.tool,
+                &origin,
+                self.host.version_root(&origin.root),
+                notices,
+            )
+            .await?;
         let variable_args = self.variable_args(&given, &origin)?;
-        let report = SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.reason() };
+        let report = SetupReport {
+            revision: origin.revision,
+            source: origin.source,
+            tool: found.title(),
+            why: found.reason(),
+        };
         let tool = VerifiedTool::of(found, self.host.remembers_tools())?;
         if tool.found.beneath.is_some() {
             given_files::check_terragrunt(&given.files)?;
@@ -178,14 +258,23 @@ impl PhaseRunner {
             run_uid: settings.run_uid.clone(),
             tool: found.name.as_str().to_owned(),
             tool_version: found.version.to_string(),
-            beneath: found.beneath.as_ref().map(|beneath| (beneath.name.as_str().to_owned(), beneath.version.to_string())),
+            beneath: found.beneath.as_ref().map(|beneath| {
+                (
+                    beneath.name.as_str().to_owned(),
+                    beneath.version.to_string(),
+                )
+            }),
             platform: tool_versions::Platform::here().to_string(),
             workspace: spec.workspace.clone(),
             operation: spec.operation.as_str().to_owned(),
             variables: given.variable_origins,
             env: given.env_origins,
             hooks: self.hook_facts(),
-            variable_files: given.variable_files.into_iter().map(|file| file.origin).collect(),
+            variable_files: given
+                .variable_files
+                .into_iter()
+                .map(|file| file.origin)
+                .collect(),
             env_from: given.env_from,
             files: given.files.iter().map(GivenFile::fact).collect(),
             arguments: given.options.facts(),
@@ -206,16 +295,34 @@ impl PhaseRunner {
         };
         // The provider cache is not used if the run's own configuration determines where providers come from.
         let cache = cache.filter(|_| !shell.user_config.installs);
-        Ok((report, Prepared { run: run.clone(), shell, facts, inputs, cache, notes: given.notes }))
+        Ok((
+            report,
+            Prepared {
+                run: run.clone(),
+                shell,
+                facts,
+                inputs,
+                cache,
+                notes: given.notes,
+            },
+        ))
     }
 
     /// Variables on the tool's command line: those of the run where no files are written beside the code, then a person's own.
     /// Later ones win.
-    fn variable_args(&self, given: &inputs::Inputs, origin: &Origin) -> Result<Vec<OsString>, Failure> {
+    fn variable_args(
+        &self,
+        given: &inputs::Inputs,
+        origin: &Origin,
+    ) -> Result<Vec<OsString>, Failure> {
         let mut args = Vec::new();
         if self.settings.folder.is_some() {
             // A person's folder is its own repository, and variable files may not leave it.
-            args = variable_files::arguments(&given.variable_files, &origin.stack, self.host.version_root(&origin.root))?;
+            args = variable_files::arguments(
+                &given.variable_files,
+                &origin.stack,
+                self.host.version_root(&origin.root),
+            )?;
             if !given.variables.is_empty() {
                 let path = self.settings.kept.join("variables.tfvars.json");
                 let text = Value::Object(given.variables.clone()).to_string();
@@ -229,8 +336,15 @@ impl PhaseRunner {
 
     /// Writes the tool's CLI configuration: available providers come from the mirror, all others from their registries.
     pub(super) fn write_cli_config(&self, shell: &Shell) -> Result<(), Failure> {
-        let Some(path) = self.host.cli_config() else { return Ok(()) };
-        let text = cli_config(&self.settings.providers, &self.provider_mirror(), &shell.served, &shell.user_config);
+        let Some(path) = self.host.cli_config() else {
+            return Ok(());
+        };
+        let text = cli_config(
+            &self.settings.providers,
+            &self.provider_mirror(),
+            &shell.served,
+            &shell.user_config,
+        );
         // Rename replaces any existing entry, even a link.
         let fresh = path.with_extension("new");
         files::write(&fresh, text)
@@ -242,13 +356,15 @@ impl PhaseRunner {
 /// Removes the data directories of the tools from the source; `init` and Terragrunt create them. A directory from the repository
 /// could contain plugins, modules or a backend that no reviewer saw.
 fn remove_own_dirs(stack: &Path) -> Result<(), Failure> {
-    [".terraform", ".terragrunt-cache"].iter().try_for_each(|name| {
-        let dir = stack.join(name);
-        let removed = match fs::symlink_metadata(&dir) {
-            Ok(meta) if meta.is_dir() => fs::remove_dir_all(&dir),
-            Ok(_) => fs::remove_file(&dir),
-            Err(_) => Ok(()),
-        };
-        removed.or_internal(&format!("the source's {name} cannot be removed"))
-    })
+    [".terraform", ".terragrunt-cache"]
+        .iter()
+        .try_for_each(|name| {
+            let dir = stack.join(name);
+            let removed = match fs::symlink_metadata(&dir) {
+                Ok(meta) if meta.is_dir() => fs::remove_dir_all(&dir),
+                Ok(_) => fs::remove_file(&dir),
+                Err(_) => Ok(()),
+            };
+            removed.or_internal(&format!("the source's {name} cannot be removed"))
+        })
 }

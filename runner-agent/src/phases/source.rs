@@ -21,7 +21,10 @@ use crate::{
     settings::nonce,
 };
 
-pub(super) fn write_files(files: &BTreeMap<String, impl AsRef<[u8]>>, root: &Path) -> Result<(), Failure> {
+pub(super) fn write_files(
+    files: &BTreeMap<String, impl AsRef<[u8]>>,
+    root: &Path,
+) -> Result<(), Failure> {
     ::source::write_files(files, root).map_err(|error| of_tree(&error))
 }
 
@@ -51,19 +54,27 @@ impl PhaseRunner {
         credentials: &crds::Credentials,
         notices: &Notices,
     ) -> Result<Commit, Failure> {
-        let mut repository = Repository::new(&git.url, &git.revision).map_err(|error| of_fetch(&error))?;
+        let mut repository =
+            Repository::new(&git.url, &git.revision).map_err(|error| of_fetch(&error))?;
         let logins = self.logins_of_source(git, credentials, repository.url())?;
-        repository = repository.with_logins(&logins).map_err(|error| of_fetch(&error))?;
+        repository = repository
+            .with_logins(&logins)
+            .map_err(|error| of_fetch(&error))?;
         for (n, login) in logins.iter().enumerate() {
             if let Some(authority) = &login.authority {
                 // Git, like every command, cannot read the Secret's directory, so it gets a copy of the authority, which is not secret.
                 let file = self.settings.home().join(format!("ca-{n}.crt"));
                 // Replaces any file or link that a hook left there.
-                files::write(&file, authority).or_internal("ca.crt of a Secret cannot be copied")?;
+                files::write(&file, authority)
+                    .or_internal("ca.crt of a Secret cannot be copied")?;
                 repository = repository.with_authority(&login.origin, file);
             }
         }
-        let keys = logins.iter().any(|login| login.identity.is_some()).then(|| self.hold_keys(&logins)).transpose()?;
+        let keys = logins
+            .iter()
+            .any(|login| login.identity.is_some())
+            .then(|| self.hold_keys(&logins))
+            .transpose()?;
         if let Some((dir, _)) = &keys {
             repository = repository.with_ssh(dir.clone());
         }
@@ -72,20 +83,33 @@ impl PhaseRunner {
         let _ = notices.send(Notice::Started("source"));
         let root = self.settings.source_dir();
         let result = repository.fetch(self, env.clone(), &root).await;
-        let contents = if result.is_ok() { repository.fetch_contents(self, env, &root).await } else { Ok(()) };
+        let contents = if result.is_ok() {
+            repository.fetch_contents(self, env, &root).await
+        } else {
+            Ok(())
+        };
         let _ = notices.send(Notice::Ended("source", i32::from(result.is_err())));
         if let Some((_, keys)) = keys {
-            keys.remove().or_internal("the private key of the source cannot be removed")?;
+            keys.remove()
+                .or_internal("the private key of the source cannot be removed")?;
         }
         let id = result.map_err(|error| of_fetch(&error))?;
-        Ok(Commit { id, without: contents.err().map(|error| of_contents(&error)) })
+        Ok(Commit {
+            id,
+            without: contents.err().map(|error| of_contents(&error)),
+        })
     }
 
     /// Writes private keys for `ssh` until the fetch is over: in memory if the pod has such a file system, so that no disk stores
     /// them.
     fn hold_keys(&self, logins: &[Login]) -> Result<(PathBuf, SshFiles), Failure> {
         let name = format!(".pawl-{}", nonce());
-        let memory = self.settings.scratch.iter().find(|dir| dir.ends_with("shm")).map(|dir| dir.join(&name));
+        let memory = self
+            .settings
+            .scratch
+            .iter()
+            .find(|dir| dir.ends_with("shm"))
+            .map(|dir| dir.join(&name));
         if let Some(dir) = memory
             && let Ok(files) = SshFiles::create(&dir, logins)
         {
@@ -93,31 +117,58 @@ impl PhaseRunner {
         }
         let dir = self.settings.tmp().join(name);
         let files = SshFiles::create(&dir, logins);
-        files.map(|files| (dir, files)).or_internal("the private key of the source cannot be given to ssh")
+        files
+            .map(|files| (dir, files))
+            .or_internal("the private key of the source cannot be given to ssh")
     }
 
     /// Refuses a stack that contains LFS pointers, with the reason why their contents are missing. Pointers in other directories
     /// are only logged.
-    pub(super) async fn refuse_pointers(&self, root: &Path, stack: &Path, without: Option<Failure>) -> Result<(), Failure> {
+    pub(super) async fn refuse_pointers(
+        &self,
+        root: &Path,
+        stack: &Path,
+        without: Option<Failure>,
+    ) -> Result<(), Failure> {
         let all = ::source::lfs::pointers(root);
-        let (own, others): (Vec<_>, Vec<_>) = all.iter().partition(|pointer| root.join(&pointer.name).starts_with(stack));
+        let (own, others): (Vec<_>, Vec<_>) = all
+            .iter()
+            .partition(|pointer| root.join(&pointer.name).starts_with(stack));
         let listed = |pointers: &[&PointerFile]| {
-            let first: Vec<_> = pointers.iter().take(5).map(|pointer| clip(&pointer.name, 100)).collect();
+            let first: Vec<_> = pointers
+                .iter()
+                .take(5)
+                .map(|pointer| clip(&pointer.name, 100))
+                .collect();
             let more = pointers.len().saturating_sub(first.len());
-            first.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+            first.join(", ")
+                + &if more > 0 {
+                    format!(" and {more} more")
+                } else {
+                    String::new()
+                }
         };
-        let why =
-            without.as_ref().map_or("the server gave none, or .lfsconfig leaves them out", |failure| failure.message.as_str());
+        let why = without.as_ref().map_or(
+            "the server gave none, or .lfsconfig leaves them out",
+            |failure| failure.message.as_str(),
+        );
         if !own.is_empty() {
             let message = format!(
                 "git has only pointers to {}: their contents are with Git LFS and were not fetched: {why}; nothing was planned",
                 listed(&own)
             );
             let refused = Reason::SourceInvalid.failure(String::new());
-            return Err(Failure { message, ..without.unwrap_or(refused) });
+            return Err(Failure {
+                message,
+                ..without.unwrap_or(refused)
+            });
         }
         if !others.is_empty() {
-            self.say(format!("outside of the stack, these are pointers of Git LFS ({why}): {}", listed(&others))).await;
+            self.say(format!(
+                "outside of the stack, these are pointers of Git LFS ({why}): {}",
+                listed(&others)
+            ))
+            .await;
         }
         Ok(())
     }
@@ -126,7 +177,12 @@ impl PhaseRunner {
 impl Git for PhaseRunner {
     type Error = RunError;
 
-    async fn run_git(&self, args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> Result<Ended, RunError> {
+    async fn run_git(
+        &self,
+        args: &[&str],
+        env: &[(OsString, OsString)],
+        dir: &Path,
+    ) -> Result<Ended, RunError> {
         let command = Command {
             program: "git".into(),
             args: args.iter().map(OsString::from).collect(),
@@ -137,14 +193,24 @@ impl Git for PhaseRunner {
         let (notices, _) = tokio::sync::mpsc::unbounded_channel();
         let mut events = self.events(dir, &notices).quiet();
         let exit = self.children.run(&command, &mut events).await?;
-        let output = self.redactor.redact(&events.said().tail.join("\n")).into_owned();
-        Ok(Ended { code: exit.code, signal: exit.signal, told: exit.told, output })
+        let output = self
+            .redactor
+            .redact(&events.said().tail.join("\n"))
+            .into_owned();
+        Ok(Ended {
+            code: exit.code,
+            signal: exit.signal,
+            told: exit.told,
+            output,
+        })
     }
 }
 
 fn of_fetch(error: &FetchError<RunError>) -> Failure {
     match error.reason() {
-        Ok(Reason::InvalidSpec) => Reason::InvalidSpec.failure(format!("source.git.url cannot be used: {error}")),
+        Ok(Reason::InvalidSpec) => {
+            Reason::InvalidSpec.failure(format!("source.git.url cannot be used: {error}"))
+        }
         Ok(reason) => reason.failure(error.to_string()),
         Err(error) => not_run("git", error),
     }
@@ -152,7 +218,9 @@ fn of_fetch(error: &FetchError<RunError>) -> Failure {
 
 fn of_contents(error: &ContentsError<RunError>) -> Failure {
     match error {
-        ContentsError::NoProgram | ContentsError::TooLarge(_) => Reason::SourceInvalid.failure(error.to_string()),
+        ContentsError::NoProgram | ContentsError::TooLarge(_) => {
+            Reason::SourceInvalid.failure(error.to_string())
+        }
         ContentsError::Fetch(error) => of_fetch(error),
         ContentsError::NotWritten { error: fault, .. } => internal(&error.to_string(), fault),
     }
@@ -180,18 +248,39 @@ mod tests {
     #[test]
     fn source_errors_map_to_failures_with_the_same_message() {
         let message = || "http://h/r.git has no such revision x: fatal".to_owned();
-        let failure = of_fetch(&FetchError::Refused { refusal: Refusal::NoRevision, message: message() });
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::REVISION_NOT_FOUND));
+        let failure = of_fetch(&FetchError::Refused {
+            refusal: Refusal::NoRevision,
+            message: message(),
+        });
+        assert_eq!(
+            (failure.class, failure.reason.as_str()),
+            (FailureClass::Configuration, reason::REVISION_NOT_FOUND)
+        );
         assert_eq!(failure.message, message());
         let failure = of_fetch(&FetchError::NotRun(RunError::Stopped));
         assert_eq!(
             (failure.reason.as_str(), failure.message.as_str()),
-            (reason::TERMINATED, "git not started: the attempt is being stopped")
+            (
+                reason::TERMINATED,
+                "git not started: the attempt is being stopped"
+            )
         );
         let full = std::io::Error::from_raw_os_error(28);
-        let failure = of_tree(&TreeError::Io { what: "main.tf cannot be written".into(), error: full });
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::DISK_FULL));
-        assert!(failure.message.starts_with("main.tf cannot be written: No space left"), "{}", failure.message);
+        let failure = of_tree(&TreeError::Io {
+            what: "main.tf cannot be written".into(),
+            error: full,
+        });
+        assert_eq!(
+            (failure.class, failure.reason.as_str()),
+            (FailureClass::Transient, reason::DISK_FULL)
+        );
+        assert!(
+            failure
+                .message
+                .starts_with("main.tf cannot be written: No space left"),
+            "{}",
+            failure.message
+        );
     }
 
     #[test]
@@ -203,14 +292,21 @@ mod tests {
         settings.scratch = vec![dir.path().join("tmp"), memory.clone()];
         let work = work(settings);
         let (place, files) = work.hold_keys(&[]).unwrap();
-        assert!(place.starts_with(work.settings.tmp()), "there is none: {}", place.display());
+        assert!(
+            place.starts_with(work.settings.tmp()),
+            "there is none: {}",
+            place.display()
+        );
         files.remove().unwrap();
         fs::create_dir(&memory).unwrap();
         let (place, files) = work.hold_keys(&[]).unwrap();
         assert!(place.starts_with(&memory) && place.join("config").is_file());
         // An interrupted attempt drops it.
         drop(files);
-        assert!(fs::read_dir(&memory).unwrap().next().is_none() && fs::read_dir(work.settings.tmp()).unwrap().next().is_none());
+        assert!(
+            fs::read_dir(&memory).unwrap().next().is_none()
+                && fs::read_dir(work.settings.tmp()).unwrap().next().is_none()
+        );
     }
 
     #[tokio::test]
@@ -221,25 +317,58 @@ mod tests {
         for (name, text) in [
             (".gitattributes", "*.zip filter=lfs\n"),
             ("net/main.tf", ""),
-            ("app/code.zip", "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 1\n"),
+            (
+                "app/code.zip",
+                "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 1\n",
+            ),
         ] {
             let path = root.join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        assert!(work.refuse_pointers(&root, &root.join("net"), None).await.is_ok());
-        let away =
-            || of_contents(&ContentsError::Fetch(FetchError::Refused { refusal: Refusal::Unreachable, message: "away".into() }));
+        assert!(
+            work.refuse_pointers(&root, &root.join("net"), None)
+                .await
+                .is_ok()
+        );
+        let away = || {
+            of_contents(&ContentsError::Fetch(FetchError::Refused {
+                refusal: Refusal::Unreachable,
+                message: "away".into(),
+            }))
+        };
         let none = || of_contents(&ContentsError::NoProgram);
         for (stack, without, reason, text) in [
-            ("app", None, reason::SOURCE_INVALID, "the server gave none, or .lfsconfig leaves them out; nothing was planned"),
-            ("", Some(away()), reason::SOURCE_UNREACHABLE, "were not fetched: away; nothing was planned"),
-            ("app", Some(none()), reason::SOURCE_INVALID, "the program git-lfs is not installed where this runs"),
+            (
+                "app",
+                None,
+                reason::SOURCE_INVALID,
+                "the server gave none, or .lfsconfig leaves them out; nothing was planned",
+            ),
+            (
+                "",
+                Some(away()),
+                reason::SOURCE_UNREACHABLE,
+                "were not fetched: away; nothing was planned",
+            ),
+            (
+                "app",
+                Some(none()),
+                reason::SOURCE_INVALID,
+                "the program git-lfs is not installed where this runs",
+            ),
         ] {
-            let failure = work.refuse_pointers(&root, &root.join(stack), without).await.unwrap_err();
+            let failure = work
+                .refuse_pointers(&root, &root.join(stack), without)
+                .await
+                .unwrap_err();
             assert_eq!(failure.reason, reason);
             let message = failure.message;
-            assert!(message.starts_with("git has only pointers to app/code.zip: ") && message.contains(text), "{message}");
+            assert!(
+                message.starts_with("git has only pointers to app/code.zip: ")
+                    && message.contains(text),
+                "{message}"
+            );
         }
     }
 }

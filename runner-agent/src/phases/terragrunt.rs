@@ -52,11 +52,21 @@ impl Call {
     /// Builds the call for a command of the tool. With `as_plan` the command runs as part of `plan`, since Terragrunt has mocks of outputs
     /// for `plan` only.
     fn of(terragrunt: &Found, args: Vec<OsString>, as_plan: bool) -> Self {
-        let name = args.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let told = TOLD.iter().chain(NO_RETRY.iter().filter(|_| name == "apply"));
-        let mut env: Vec<(OsString, OsString)> = told.map(|name| (name.into(), "true".into())).collect();
+        let name = args
+            .first()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let told = TOLD
+            .iter()
+            .chain(NO_RETRY.iter().filter(|_| name == "apply"));
+        let mut env: Vec<(OsString, OsString)> =
+            told.map(|name| (name.into(), "true".into())).collect();
         let args = if as_plan && name != "plan" && name != "apply" {
-            let lines = args.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join("\n");
+            let lines = args
+                .iter()
+                .map(|arg| arg.to_string_lossy())
+                .collect::<Vec<_>>()
+                .join("\n");
             env.push((wrapped::INSTEAD.into(), lines.into()));
             vec!["plan".into()]
         } else {
@@ -64,8 +74,15 @@ impl Call {
         };
         env.push((wrapped::ASKED.into(), name.into()));
         // Since 1.0 only some commands work without it.
-        let run = if terragrunt.version.at_least(1, 0) { vec!["run".into(), "--".into()] } else { Vec::new() };
-        Self { args: [run, args].concat(), env }
+        let run = if terragrunt.version.at_least(1, 0) {
+            vec!["run".into(), "--".into()]
+        } else {
+            Vec::new()
+        };
+        Self {
+            args: [run, args].concat(),
+            env,
+        }
     }
 }
 
@@ -87,15 +104,30 @@ impl Shell {
         let mut env = self.env.clone();
         env.push(("TF_DATA_DIR".into(), self.stack.join(".terraform").into()));
         let args = args.iter().map(OsString::from).collect();
-        Some(Command { program: beneath.binary.clone(), args, env, dir: dir.to_path_buf(), role: Role::Tool })
+        Some(Command {
+            program: beneath.binary.clone(),
+            args,
+            env,
+            dir: dir.to_path_buf(),
+            role: Role::Tool,
+        })
     }
 }
 
 impl PhaseRunner {
     /// Builds the Terragrunt call for a command of the tool. Deletes the notes of the previous command.
-    pub(super) fn call_terragrunt(&self, shell: &Shell, args: Vec<OsString>) -> Result<Call, Failure> {
+    pub(super) fn call_terragrunt(
+        &self,
+        shell: &Shell,
+        args: Vec<OsString>,
+    ) -> Result<Call, Failure> {
         let (stack, tool) = (&shell.stack, &shell.tool.found);
-        let Some(beneath) = &tool.beneath else { return Ok(Call { args, env: Vec::new() }) };
+        let Some(beneath) = &tool.beneath else {
+            return Ok(Call {
+                args,
+                env: Vec::new(),
+            });
+        };
         let failed = "the settings for Terragrunt cannot be written";
         let stands_in = self.stands_in(beneath).or_internal(failed)?;
         let notes = self.notes();
@@ -105,7 +137,12 @@ impl PhaseRunner {
             call.env.push((name.into(), stands_in.clone().into()));
         }
         // If PWD is set, Terragrunt identifies units by that path.
-        for (name, path) in [("PWD", stack), (wrapped::UNIT, stack), (wrapped::TOOL, &beneath.binary), (wrapped::NOTES, &notes)] {
+        for (name, path) in [
+            ("PWD", stack),
+            (wrapped::UNIT, stack),
+            (wrapped::TOOL, &beneath.binary),
+            (wrapped::NOTES, &notes),
+        ] {
             call.env.push((name.into(), path.into()));
         }
         Ok(call)
@@ -138,9 +175,18 @@ impl PhaseRunner {
 
     /// Commands that show the plan, in order: each is tried if the previous one fails. `ran_in` is the directory in which
     /// Terragrunt made the plan.
-    pub(super) fn showing(&self, shell: &Shell, ran_in: Option<&Path>, args: &[&str]) -> Result<Vec<Command>, Failure> {
+    pub(super) fn showing(
+        &self,
+        shell: &Shell,
+        ran_in: Option<&Path>,
+        args: &[&str],
+    ) -> Result<Vec<Command>, Failure> {
         let as_terragrunt_runs_it = self.command(shell, args.iter().copied())?;
-        Ok(shell.plain_command(ran_in, args).into_iter().chain([as_terragrunt_runs_it]).collect())
+        Ok(shell
+            .plain_command(ran_in, args)
+            .into_iter()
+            .chain([as_terragrunt_runs_it])
+            .collect())
     }
 
     /// Whether a command failed because outputs are missing that Terragrunt replaces by mocks for `plan` only
@@ -151,20 +197,37 @@ impl PhaseRunner {
             return false;
         }
         shell.as_plan.store(true, Ordering::Relaxed);
-        self.say("it is tried as a part of `terragrunt plan`, for which mocks of outputs may be allowed").await;
+        self.say(
+            "it is tried as a part of `terragrunt plan`, for which mocks of outputs may be allowed",
+        )
+        .await;
         true
     }
 
     /// The result if Terragrunt exits with 0 and the tool made no plan, as configured (`exclude`, `errors { ignore … }`). There is
     /// nothing to apply.
-    pub(super) async fn planned_nothing(&self, made: Initialised) -> Result<(PlanReport, Planned), Failure> {
-        let why = if self.ran_in().is_some() { "it was told to ignore the error above" } else { "it ran nothing in this unit" };
+    pub(super) async fn planned_nothing(
+        &self,
+        made: Initialised,
+    ) -> Result<(PlanReport, Planned), Failure> {
+        let why = if self.ran_in().is_some() {
+            "it was told to ignore the error above"
+        } else {
+            "it ran nothing in this unit"
+        };
         self.say(format!("Terragrunt made no plan, as its configuration wants it: {why}; there is nothing to apply")).await;
         // The checksum covers an empty plan file.
         files::create(&self.settings.plan_file()).or_internal("the plan cannot be kept")?;
         let (checksum, parts) = self.checksum(&made.shell, &made.facts).await?;
         let platform = made.facts.platform.clone();
-        Ok((PlanReport { checksum, platform, ..PlanReport::default() }, Planned::of(made, Some(parts), 0)))
+        Ok((
+            PlanReport {
+                checksum,
+                platform,
+                ..PlanReport::default()
+            },
+            Planned::of(made, Some(parts), 0),
+        ))
     }
 }
 
@@ -190,12 +253,19 @@ mod tests {
     use crds::ToolName;
 
     fn call(version: &str, args: &[&str], as_plan: bool) -> Call {
-        let found = Found::at(ToolName::Terragrunt, version.parse().unwrap(), PathBuf::from("/t"));
+        let found = Found::at(
+            ToolName::Terragrunt,
+            version.parse().unwrap(),
+            PathBuf::from("/t"),
+        );
         Call::of(&found, args.iter().map(OsString::from).collect(), as_plan)
     }
 
     fn has(call: &Call, name: &str) -> Option<String> {
-        call.env.iter().find(|(own, _)| own == name).map(|(_, value)| value.to_string_lossy().into_owned())
+        call.env
+            .iter()
+            .find(|(own, _)| own == name)
+            .map(|(_, value)| value.to_string_lossy().into_owned())
     }
 
     #[test]
@@ -215,7 +285,11 @@ mod tests {
     #[test]
     fn terragrunt_retries_every_command_but_apply() {
         for (name, retries) in [("init", true), ("plan", true), ("apply", false)] {
-            assert_eq!(has(&call("1.1.3", &[name], false), "TG_NO_AUTO_RETRY").is_none(), retries, "{name}");
+            assert_eq!(
+                has(&call("1.1.3", &[name], false), "TG_NO_AUTO_RETRY").is_none(),
+                retries,
+                "{name}"
+            );
         }
     }
 
@@ -227,7 +301,11 @@ mod tests {
         assert_eq!(has(&init, wrapped::ASKED).as_deref(), Some("init"));
         for name in ["plan", "apply"] {
             let call = call("0.90.0", &[name, "-json"], true);
-            assert_eq!((call.args.len(), has(&call, wrapped::INSTEAD)), (2, None), "{name}");
+            assert_eq!(
+                (call.args.len(), has(&call, wrapped::INSTEAD)),
+                (2, None),
+                "{name}"
+            );
         }
     }
 

@@ -35,7 +35,10 @@ struct File {
 
 impl File {
     fn of(path: &Path) -> io::Result<Self> {
-        Ok(Self { device: std::fs::metadata(path)?.dev(), stamp: Stamp::of(path)? })
+        Ok(Self {
+            device: std::fs::metadata(path)?.dev(),
+            stamp: Stamp::of(path)?,
+        })
     }
 }
 
@@ -43,7 +46,12 @@ impl Proven {
     fn of(found: &Found) -> io::Result<Self> {
         let title = format!("{} {}", found.name.as_str(), found.version);
         let digest = found.digest.clone().map(OnceLock::from).unwrap_or_default();
-        Ok(Self { title, file: File::of(&found.binary)?, binary: found.binary.clone(), digest: Arc::new(digest) })
+        Ok(Self {
+            title,
+            file: File::of(&found.binary)?,
+            binary: found.binary.clone(),
+            digest: Arc::new(digest),
+        })
     }
 
     /// Computes the digest, and discards it if the file has changed since Setup.
@@ -60,14 +68,18 @@ impl Proven {
         let changed = |what: &str| {
             let was = self.digest.get().map_or("not known yet", String::as_str);
             let (title, path) = (&self.title, self.binary.display());
-            let message = format!("{title} has changed since Setup (sha256: {was}): {path} {what}; it was not started");
+            let message = format!(
+                "{title} has changed since Setup (sha256: {was}): {path} {what}; it was not started"
+            );
             Reason::ToolNotGenuine.failure(message)
         };
-        let now = File::of(&self.binary).map_err(|error| changed(&format!("cannot be inspected ({error})")))?;
+        let now = File::of(&self.binary)
+            .map_err(|error| changed(&format!("cannot be inspected ({error})")))?;
         if now == self.file {
             return Ok(());
         }
-        let found = digest(&self.binary).map_err(|error| changed(&format!("cannot be read ({error})")))?;
+        let found =
+            digest(&self.binary).map_err(|error| changed(&format!("cannot be read ({error})")))?;
         if self.digest.get() != Some(&found) {
             return Err(changed(&format!("is sha256: {found} now")));
         }
@@ -91,7 +103,11 @@ impl VerifiedTool {
     pub(super) fn of(found: Found, remembered: bool) -> Result<Self, Failure> {
         let all = found.all().map(Proven::of).collect::<io::Result<Vec<_>>>();
         let proven = all.or_internal("the tool cannot be inspected")?;
-        let unknown: Vec<_> = proven.iter().filter(|one| one.digest.get().is_none()).cloned().collect();
+        let unknown: Vec<_> = proven
+            .iter()
+            .filter(|one| one.digest.get().is_none())
+            .cloned()
+            .collect();
         let read = move |binary: &Path| {
             if remembered {
                 return path::digest(binary);
@@ -101,13 +117,21 @@ impl VerifiedTool {
             let digest = image::stated(binary).map_or_else(|| digest(binary), Ok)?;
             Ok((stamp, digest))
         };
-        let task = tokio::task::spawn_blocking(move || unknown.iter().try_for_each(|one| one.compute(read)));
-        Ok(Self { found, executables: Mutex::new(proven), digesting: Mutex::new(Some(task)) })
+        let task = tokio::task::spawn_blocking(move || {
+            unknown.iter().try_for_each(|one| one.compute(read))
+        });
+        Ok(Self {
+            found,
+            executables: Mutex::new(proven),
+            digesting: Mutex::new(Some(task)),
+        })
     }
 
     /// Checks that the executables are those verified in Setup; usually one `stat` per file.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        guard(&self.executables).iter_mut().try_for_each(Proven::check)
+        guard(&self.executables)
+            .iter_mut()
+            .try_for_each(Proven::check)
     }
 
     /// Checks that the tool's executable is unchanged since Setup, and returns its digest. With Terragrunt, both digests joined by `+`.
@@ -118,9 +142,15 @@ impl VerifiedTool {
             task.await.or_internal(failed)?.or_internal(failed)?;
         }
         self.check()?;
-        let digests: Option<Vec<String>> = guard(&self.executables).iter().map(|one| one.digest.get().cloned()).collect();
+        let digests: Option<Vec<String>> = guard(&self.executables)
+            .iter()
+            .map(|one| one.digest.get().cloned())
+            .collect();
         let digests = digests.filter(|digests| !digests.is_empty());
-        digests.map(|digests| digests.join("+")).ok_or("it changed while it was read").or_internal(failed)
+        digests
+            .map(|digests| digests.join("+"))
+            .ok_or("it changed while it was read")
+            .or_internal(failed)
     }
 }
 
@@ -135,7 +165,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let binary = dir.path().join("tofu");
         fs::write(&binary, "real").unwrap();
-        let mut proven = Proven::of(&Found::at(ToolName::OpenTofu, "1.10.6".parse().unwrap(), binary.clone())).unwrap();
+        let mut proven = Proven::of(&Found::at(
+            ToolName::OpenTofu,
+            "1.10.6".parse().unwrap(),
+            binary.clone(),
+        ))
+        .unwrap();
         proven.check().unwrap();
         let touch = || {
             let before = fs::metadata(&binary).unwrap();
@@ -146,22 +181,44 @@ mod tests {
         };
         touch();
         let failure = proven.check().unwrap_err();
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::TOOL_NOT_GENUINE));
-        assert!(failure.message.contains("not known yet"), "{}", failure.message);
+        assert_eq!(
+            (failure.class, failure.reason.as_str()),
+            (FailureClass::Integrity, reason::TOOL_NOT_GENUINE)
+        );
+        assert!(
+            failure.message.contains("not known yet"),
+            "{}",
+            failure.message
+        );
         // A digest computed after the change proves nothing; one computed before the change does.
-        proven.compute(|path| Ok((Stamp::of(path)?, digest(path)?))).unwrap();
+        proven
+            .compute(|path| Ok((Stamp::of(path)?, digest(path)?)))
+            .unwrap();
         assert!(proven.check().is_err());
         proven.digest.set(digest(&binary).unwrap()).unwrap();
         proven.check().unwrap();
-        assert_eq!(proven.file, File::of(&binary).unwrap(), "and is not read again");
+        assert_eq!(
+            proven.file,
+            File::of(&binary).unwrap(),
+            "and is not read again"
+        );
         // Write other bytes with the same length and modification time, once in place and once by replacing the file.
         let meta = fs::metadata(&binary).unwrap();
         for path in [binary.clone(), dir.path().join("other")] {
             fs::write(&path, "evil").unwrap();
-            fs::File::options().write(true).open(&path).unwrap().set_modified(meta.modified().unwrap()).unwrap();
+            fs::File::options()
+                .write(true)
+                .open(&path)
+                .unwrap()
+                .set_modified(meta.modified().unwrap())
+                .unwrap();
             fs::rename(&path, &binary).unwrap();
             let failure = proven.check().unwrap_err();
-            assert!(failure.message.contains(&digest(&binary).unwrap()), "{}", failure.message);
+            assert!(
+                failure.message.contains(&digest(&binary).unwrap()),
+                "{}",
+                failure.message
+            );
         }
         fs::write(&binary, "real").unwrap();
         proven.check().unwrap();

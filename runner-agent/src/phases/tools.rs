@@ -62,12 +62,26 @@ impl Pinned {
     /// The tool that made the plan; `None` for an unknown tool.
     pub(super) fn of(head: &Head) -> Option<Self> {
         let one = |name: &str, version: &str, digest: &Option<String>| {
-            let name = ToolName::KNOWN.into_iter().find(|known| known.as_str() == name)?;
-            let tool = Tool { name: Some(name), version: Some(version.to_owned()) };
-            Some(Self { tool, digest: digest.clone(), beneath: None })
+            let name = ToolName::KNOWN
+                .into_iter()
+                .find(|known| known.as_str() == name)?;
+            let tool = Tool {
+                name: Some(name),
+                version: Some(version.to_owned()),
+            };
+            Some(Self {
+                tool,
+                digest: digest.clone(),
+                beneath: None,
+            })
         };
         let mut pinned = one(&head.tool, &head.version, &head.digest)?;
-        if let Some(ToolHead { tool, version, digest }) = &head.beneath {
+        if let Some(ToolHead {
+            tool,
+            version,
+            digest,
+        }) = &head.beneath
+        {
             pinned.beneath = Some(Box::new(one(tool, version, digest)?));
         }
         Some(pinned)
@@ -84,19 +98,30 @@ impl PhaseRunner {
     fn sources(&self) -> Result<(ToolSources, Option<String>), Failure> {
         let settings = &self.settings;
         let own = self.own_cache();
-        let Some(said) = &settings.tool_settings else { return Ok((ToolSources::of_dirs(settings.tools.clone(), &own), None)) };
+        let Some(said) = &settings.tool_settings else {
+            return Ok((ToolSources::of_dirs(settings.tools.clone(), &own), None));
+        };
         let writes = |dir: &Path| nix::unistd::access(dir, nix::unistd::AccessFlags::W_OK).is_ok();
         let (cache, remark) = match &settings.cache {
-            Some(_) if !self.children.is_confined() => {
-                (own, Some("the shared cache of tools is not used: code of the stack could write to it".to_owned()))
-            }
-            Some(dir) if !writes(dir) => {
-                (own, Some(format!("the shared cache of tools is not used: the runner's user cannot write to {}", dir.display())))
-            }
+            Some(_) if !self.children.is_confined() => (
+                own,
+                Some(
+                    "the shared cache of tools is not used: code of the stack could write to it"
+                        .to_owned(),
+                ),
+            ),
+            Some(dir) if !writes(dir) => (
+                own,
+                Some(format!(
+                    "the shared cache of tools is not used: the runner's user cannot write to {}",
+                    dir.display()
+                )),
+            ),
             Some(dir) => (dir.clone(), None),
             None => (own, None),
         };
-        let mut sources = ToolSources::new(said, settings.tools.clone(), &cache, &settings.mirrors).map_err(failed)?;
+        let mut sources = ToolSources::new(said, settings.tools.clone(), &cache, &settings.mirrors)
+            .map_err(failed)?;
         if let Some(authorities) = &settings.ca {
             sources.trust(authorities);
         }
@@ -117,13 +142,21 @@ impl PhaseRunner {
                 role: Role::Other,
             };
             let mut said = Said::default();
-            runtime.block_on(children.run(&command, &mut said)).map_err(io::Error::other)?;
+            runtime
+                .block_on(children.run(&command, &mut said))
+                .map_err(io::Error::other)?;
             Ok(said.0)
         })
     }
 
     /// Finds the tool for a stack, or installs it as a step of its own. Logs the progress.
-    pub(super) async fn find_tool(&self, tool: &Tool, origin: &Origin, top: &Path, notices: &Notices) -> Result<Found, Failure> {
+    pub(super) async fn find_tool(
+        &self,
+        tool: &Tool,
+        origin: &Origin,
+        top: &Path,
+        notices: &Notices,
+    ) -> Result<Found, Failure> {
         let (sources, remark) = self.sources()?;
         if let Some(remark) = remark {
             self.say(remark).await;
@@ -133,13 +166,26 @@ impl PhaseRunner {
             let _ = said.send(told);
         };
         let find = async move {
-            let search = |tool, origin_of| Search { tool, origin: origin_of, stack: &origin.stack, root: top };
-            let Some(pinned) = &origin.pinned else {
-                return sources.find(search(tool, self.host.version_option()), &say).await;
+            let search = |tool, origin_of| Search {
+                tool,
+                origin: origin_of,
+                stack: &origin.stack,
+                root: top,
             };
-            let mut found = sources.pinned(search(&pinned.tool, "the plan"), &say).await?;
+            let Some(pinned) = &origin.pinned else {
+                return sources
+                    .find(search(tool, self.host.version_option()), &say)
+                    .await;
+            };
+            let mut found = sources
+                .pinned(search(&pinned.tool, "the plan"), &say)
+                .await?;
             if let Some(beneath) = &pinned.beneath {
-                found.beneath = Some(Box::new(sources.pinned(search(&beneath.tool, "the plan"), &say).await?));
+                found.beneath = Some(Box::new(
+                    sources
+                        .pinned(search(&beneath.tool, "the plan"), &say)
+                        .await?,
+                ));
             }
             "with which the plan was made".clone_into(&mut found.why);
             same(pinned, &found)?;
@@ -173,7 +219,10 @@ fn same(pinned: &Pinned, found: &Found) -> Result<(), Failure> {
     if let (Some(wanted), Some(digest)) = (&pinned.digest, &found.digest)
         && wanted != digest
     {
-        let message = format!("the plan was made with {} {wanted}, and now only {digest} is available", found.title());
+        let message = format!(
+            "the plan was made with {} {wanted}, and now only {digest} is available",
+            found.title()
+        );
         return Err(Reason::ToolNotGenuine.failure(message));
     }
     match (&pinned.beneath, &found.beneath) {

@@ -18,7 +18,10 @@ use tokio::task::JoinHandle;
 use super::{Initialised, PhaseRunner, Shell, given_files};
 use crate::{
     classify::{OrInternal as _, internal},
-    datastore::{Client, RequestError, bundle, failure, put_file, retry_for, shipper::Shipper, spool::Spool, state::StateServer},
+    datastore::{
+        Client, RequestError, bundle, failure, put_file, retry_for, shipper::Shipper, spool::Spool,
+        state::StateServer,
+    },
     files::{self, Scratch},
     guard,
     plan_checksum::Parts,
@@ -48,7 +51,14 @@ impl Remote {
     /// Starts to ship the spool's content.
     pub fn start(client: Client, spool: Arc<Spool>) -> Self {
         let shipper = Shipper::start(client.clone(), spool.clone());
-        Self { client, spool, shipper, state: Mutex::default(), journal: Mutex::default(), sending: Mutex::default() }
+        Self {
+            client,
+            spool,
+            shipper,
+            state: Mutex::default(),
+            journal: Mutex::default(),
+            sending: Mutex::default(),
+        }
     }
 }
 
@@ -64,7 +74,10 @@ impl Journaling {
     pub(super) fn start(client: Client, dir: PathBuf) -> std::io::Result<Self> {
         let spool = Spool::create(dir)?;
         spool.enter(JOURNAL);
-        Ok(Self { shipper: Shipper::start(client, spool.clone()), spool })
+        Ok(Self {
+            shipper: Shipper::start(client, spool.clone()),
+            spool,
+        })
     }
 }
 
@@ -79,18 +92,29 @@ impl PhaseRunner {
         texts: (Option<Scratch>, Option<Scratch>),
         (has_changes, counts): (bool, Changes),
     ) -> Result<Option<String>, Failure> {
-        let (Some(remote), run) = (&self.remote, &made.run) else { return Ok(None) };
+        let (Some(remote), run) = (&self.remote, &made.run) else {
+            return Ok(None);
+        };
         let applies = run.spec.operation.applies();
         let waits = has_changes && applies && !run.spec.approval.is_automatic_for(&counts);
         let (Some(text), Some(json)) = texts else {
-            return Err(internal("the plan could not be kept", &"the tool has not shown it"));
+            return Err(internal(
+                "the plan could not be kept",
+                &"the tool has not shown it",
+            ));
         };
         let texts = store_texts(remote.client.clone(), text, json);
         if applies && run.spec.approval.is_automatic_for(&counts) {
             *guard(&remote.sending) = Some(tokio::spawn(texts));
             return Ok(None);
         }
-        let bundle = async { if waits { self.store_bundle(remote, made, parts).await.map(Some) } else { Ok(None) } };
+        let bundle = async {
+            if waits {
+                self.store_bundle(remote, made, parts).await.map(Some)
+            } else {
+                Ok(None)
+            }
+        };
         let ((), bundle) = tokio::try_join!(texts, bundle)?;
         self.log.flush(Duration::from_secs(2)).await;
         let flushed = remote.shipper.flush(PATIENCE).await;
@@ -99,13 +123,26 @@ impl PhaseRunner {
     }
 
     /// Packs the bundle, uploads it, and compares the digest that the datastore has stored.
-    async fn store_bundle(&self, remote: &Remote, made: &Initialised, parts: &Parts) -> Result<String, Failure> {
+    async fn store_bundle(
+        &self,
+        remote: &Remote,
+        made: &Initialised,
+        parts: &Parts,
+    ) -> Result<String, Failure> {
         const UNPACKED: &str = "the plan cannot be packed";
-        let Shell { stack, tool, managed, .. } = &made.shell;
+        let Shell {
+            stack,
+            tool,
+            managed,
+            ..
+        } = &made.shell;
         let tool = &tool.found;
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
         let file = Scratch::create(&self.settings.kept).or_internal(UNPACKED)?;
-        let stack = stack.strip_prefix(root.canonicalize().unwrap_or_else(|_| root.clone())).unwrap_or(stack).to_path_buf();
+        let stack = stack
+            .strip_prefix(root.canonicalize().unwrap_or_else(|_| root.clone()))
+            .unwrap_or(stack)
+            .to_path_buf();
         let head = bundle::Head {
             layout: 1,
             tool: tool.name.as_str().to_owned(),
@@ -126,16 +163,26 @@ impl PhaseRunner {
         made.shell.put_uncounted(self.settings.folder.is_some())?;
         let to = file.clone();
         let apart = given_files::apart(&made.shell.files, &head.stack);
-        let packed = tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &apart, &to)).await;
+        let packed =
+            tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &apart, &to))
+                .await;
         let sum = packed.or_internal(UNPACKED)?.or_internal(UNPACKED)?;
-        let put = retry_for(PATIENCE, || put_file(&remote.client, ObjectKind::Bundle, &file, &sum)).await;
+        let put = retry_for(PATIENCE, || {
+            put_file(&remote.client, ObjectKind::Bundle, &file, &sum)
+        })
+        .await;
         drop(file);
         put.map_err(|trouble| failure("the plan could not be kept", &trouble))?;
         let stored = retry_for(PATIENCE, || remote.client.stored(ObjectKind::Bundle))
             .await
-            .map_err(|trouble| failure("the plan that was kept could not be read back", &trouble))?;
+            .map_err(|trouble| {
+                failure("the plan that was kept could not be read back", &trouble)
+            })?;
         if stored.digest != sum {
-            let message = format!("the datastore keeps {} in place of the plan {sum}", stored.digest);
+            let message = format!(
+                "the datastore keeps {} in place of the plan {sum}",
+                stored.digest
+            );
             return Err(Reason::StoredPlanCorrupt.failure(message));
         }
         Ok(sum)
@@ -143,7 +190,9 @@ impl PhaseRunner {
 
     /// Uploads the result of a claimed run, if there is a datastore. Returns whether it is stored.
     pub(super) async fn deliver_result(&self, message: &TerminationMessage) -> bool {
-        let Some(remote) = &self.remote else { return true };
+        let Some(remote) = &self.remote else {
+            return true;
+        };
         let delivered = retry_for(END_PATIENCE, || remote.client.result(message)).await;
         if let Err(trouble) = &delivered {
             self.missing("the result", trouble).await;
@@ -157,7 +206,9 @@ impl PhaseRunner {
         if self.host.keeps_disk() {
             return here;
         }
-        let Some(remote) = &self.remote else { return format!("{here} of the pod, which ends with it") };
+        let Some(remote) = &self.remote else {
+            return format!("{here} of the pod, which ends with it");
+        };
         let (file, dir) = (path.to_path_buf(), self.settings.kept.clone());
         let taken = tokio::task::spawn_blocking(move || {
             let file = files::left(&file, MAX_STATE)?;
@@ -168,24 +219,40 @@ impl PhaseRunner {
         });
         let (state, sum) = match taken.await.map_err(io::Error::other).flatten() {
             Ok(taken) => taken,
-            Err(error) => return format!("{here} of the pod, which ends with it, and cannot be taken from there: {error}"),
+            Err(error) => {
+                return format!(
+                    "{here} of the pod, which ends with it, and cannot be taken from there: {error}"
+                );
+            }
         };
-        match retry_for(RESCUE_PATIENCE, || put_file(&remote.client, ObjectKind::ErroredState, &state, &sum)).await {
+        match retry_for(RESCUE_PATIENCE, || {
+            put_file(&remote.client, ObjectKind::ErroredState, &state, &sum)
+        })
+        .await
+        {
             Ok(()) => {
                 // It contains secrets and is stored safely now.
                 let _ = std::fs::remove_file(path);
                 let (namespace, run) = (&self.settings.namespace, &self.settings.run);
-                format!("it is kept encrypted: {}", crds::names::errored_state_command(namespace, run))
+                format!(
+                    "it is kept encrypted: {}",
+                    crds::names::errored_state_command(namespace, run)
+                )
             }
             Err(trouble) => {
-                self.missing("the state that could not be saved", &trouble).await;
+                self.missing("the state that could not be saved", &trouble)
+                    .await;
                 format!("{here} of the pod, which ends with it")
             }
         }
     }
 
     async fn missing(&self, what: &str, trouble: &RequestError) {
-        self.say(format!("{what} is not with the datastore: {}", trouble.why())).await;
+        self.say(format!(
+            "{what} is not with the datastore: {}",
+            trouble.why()
+        ))
+        .await;
     }
 
     /// Waits, within bounds, until the datastore has the whole log. Returns a description of the missing parts of log and journal;
@@ -203,11 +270,23 @@ impl PhaseRunner {
         self.log.flush(Duration::from_secs(2)).await;
         let journal = self.finish_journal(remote).await;
         remote.spool.seal();
-        let log = remote.shipper.flush(END_PATIENCE).await.err().map(|trouble| {
-            let (bytes, _) = remote.spool.waiting();
-            format!("the last {bytes} bytes of the log are not with the datastore: {}", trouble.why())
-        });
-        let unkept: Vec<_> = journal.into_iter().chain(log).map(|text| self.redactor.clean(&text)).collect();
+        let log = remote
+            .shipper
+            .flush(END_PATIENCE)
+            .await
+            .err()
+            .map(|trouble| {
+                let (bytes, _) = remote.spool.waiting();
+                format!(
+                    "the last {bytes} bytes of the log are not with the datastore: {}",
+                    trouble.why()
+                )
+            });
+        let unkept: Vec<_> = journal
+            .into_iter()
+            .chain(log)
+            .map(|text| self.redactor.clean(&text))
+            .collect();
         for text in &unkept {
             self.say(text).await;
         }
@@ -220,18 +299,33 @@ impl PhaseRunner {
         let journaling = guard(&remote.journal).take()?;
         journaling.spool.seal();
         let trouble = journaling.shipper.flush(END_PATIENCE).await.err()?;
-        Some(format!("the end of the journal is not with the datastore: {}", trouble.why()))
+        Some(format!(
+            "the end of the journal is not with the datastore: {}",
+            trouble.why()
+        ))
     }
 }
 
 /// Uploads the plan's text and JSON, and removes the files.
 async fn store_texts(client: Client, text: Scratch, json: Scratch) -> Result<(), Failure> {
-    tokio::try_join!(store(&client, ObjectKind::Plan, text), store(&client, ObjectKind::PlanJson, json)).map(drop)
+    tokio::try_join!(
+        store(&client, ObjectKind::Plan, text),
+        store(&client, ObjectKind::PlanJson, json)
+    )
+    .map(drop)
 }
 
 async fn store(client: &Client, kind: ObjectKind, text: Scratch) -> Result<(), Failure> {
     let (read, unread) = (text.clone(), "the plan's text cannot be read");
-    let sum = tokio::task::spawn_blocking(move || read.digest()).await.or_internal(unread)?.or_internal(unread)?;
+    let sum = tokio::task::spawn_blocking(move || read.digest())
+        .await
+        .or_internal(unread)?
+        .or_internal(unread)?;
     let put = retry_for(PATIENCE, || put_file(client, kind, &text, &sum)).await;
-    put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
+    put.map_err(|trouble| {
+        failure(
+            &format!("the {} could not be kept", kind.as_str()),
+            &trouble,
+        )
+    })
 }

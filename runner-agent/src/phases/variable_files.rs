@@ -59,7 +59,10 @@ pub(super) fn gather(
 ) -> Result<Vec<GivenVariables>, Failure> {
     let mut given = Vec::new();
     for file in &spec.variable_files {
-        let refs = (file.secret_key_ref.as_ref(), file.config_map_key_ref.as_ref());
+        let refs = (
+            file.secret_key_ref.as_ref(),
+            file.config_map_key_ref.as_ref(),
+        );
         let one = match (&file.path, refs) {
             (Some(path), (None, None)) => {
                 if path.starts_with('/') {
@@ -67,22 +70,44 @@ pub(super) fn gather(
                         "spec.variableFiles: {path} is no path below the stack's directory or beside it"
                     )));
                 }
-                GivenVariables { origin: format!("path {path}"), name: path.clone(), from: From::Source(path.clone()) }
+                GivenVariables {
+                    origin: format!("path {path}"),
+                    name: path.clone(),
+                    from: From::Source(path.clone()),
+                }
             }
             (None, refs) => {
-                let key = refs.0.or(refs.1).map(|key| key.key.clone()).unwrap_or_default();
-                let object = refs.0.or(refs.1).map(|key| key.name.clone()).unwrap_or_default();
+                let key = refs
+                    .0
+                    .or(refs.1)
+                    .map(|key| key.key.clone())
+                    .unwrap_or_default();
+                let object = refs
+                    .0
+                    .or(refs.1)
+                    .map(|key| key.name.clone())
+                    .unwrap_or_default();
                 let wanted = format!("variable file {object}/{key}");
                 let Found { bytes, origin } = key_of(refs, settings, &wanted)?;
-                let text = String::from_utf8(bytes).map_err(|_| invalid(format!("spec.variableFiles: {origin} is not UTF-8")))?;
-                let parsed = Variables::read(&key, &text).map_err(|why| not_understood(&origin, &why))?;
+                let text = String::from_utf8(bytes)
+                    .map_err(|_| invalid(format!("spec.variableFiles: {origin} is not UTF-8")))?;
+                let parsed =
+                    Variables::read(&key, &text).map_err(|why| not_understood(&origin, &why))?;
                 if refs.0.is_some() {
                     secret_files::values(&text, &parsed, redactor);
                 }
                 taken.insert(format!("variable file {origin}"), text.clone());
-                let dir = if refs.0.is_some() { &settings.secrets } else { &settings.config_maps };
+                let dir = if refs.0.is_some() {
+                    &settings.secrets
+                } else {
+                    &settings.config_maps
+                };
                 let path = dir.join(object).join(&key);
-                GivenVariables { origin, name: key, from: From::Mounted(text, path) }
+                GivenVariables {
+                    origin,
+                    name: key,
+                    from: From::Mounted(text, path),
+                }
             }
             (Some(path), _) => {
                 return Err(invalid(format!(
@@ -123,11 +148,17 @@ pub(super) fn texts(
             From::Mounted(text, _) => text.clone(),
             From::Source(path) => of_source(&stack.join(path), root, path)?,
         };
-        all.push(VariablesFile { name: file.put_name(number), text });
+        all.push(VariablesFile {
+            name: file.put_name(number),
+            text,
+        });
     }
     if !variables.is_empty() {
         let text = Value::Object(variables.clone()).to_string();
-        all.push(VariablesFile { name: VARIABLES_FILE.to_owned(), text });
+        all.push(VariablesFile {
+            name: VARIABLES_FILE.to_owned(),
+            text,
+        });
     }
     Ok(all)
 }
@@ -147,21 +178,35 @@ pub(super) fn kept(stack: &Path) -> Result<Vec<VariablesFile>, Failure> {
 pub(super) fn put(all: &[VariablesFile], stack: &Path) -> Result<(), Failure> {
     let clear = |name: String| {
         let path = stack.join(name);
-        if fs::symlink_metadata(&path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+        if fs::symlink_metadata(&path)?.is_dir() {
+            fs::remove_dir_all(path)
+        } else {
+            fs::remove_file(path)
+        }
     };
     let write = |file: &VariablesFile| files::write(&stack.join(&file.name), &file.text);
-    let put = own_names(stack).into_iter().try_for_each(clear).and_then(|()| all.iter().try_for_each(write));
+    let put = own_names(stack)
+        .into_iter()
+        .try_for_each(clear)
+        .and_then(|()| all.iter().try_for_each(write));
     put.or_internal("the variables cannot be written")
 }
 
 /// Entries of the stack's directory with names that Pawl reserves for variable files.
 pub(super) fn own_names(stack: &Path) -> Vec<String> {
     let entries = fs::read_dir(stack).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| is_variables_file(name)).collect()
+    entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| is_variables_file(name))
+        .collect()
 }
 
 /// Command-line arguments for the files, for a person's folder, where Pawl writes nothing.
-pub(super) fn arguments(given: &[GivenVariables], stack: &Path, root: &Path) -> Result<Vec<OsString>, Failure> {
+pub(super) fn arguments(
+    given: &[GivenVariables],
+    stack: &Path,
+    root: &Path,
+) -> Result<Vec<OsString>, Failure> {
     let mut words = Vec::new();
     for file in given {
         let path = match &file.from {
@@ -184,16 +229,26 @@ fn of_source(path: &Path, root: &Path, named: &str) -> Result<String, Failure> {
         invalid(format!("spec.variableFiles: the source has no file {named} ({error}); paths begin in the stack's directory"))
     })?;
     if !real.starts_with(root) {
-        return Err(invalid(format!("spec.variableFiles: {named} leads out of the source")));
+        return Err(invalid(format!(
+            "spec.variableFiles: {named} leads out of the source"
+        )));
     }
     let mut text = String::new();
-    let read = files::regular(&real).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
+    let read =
+        files::regular(&real).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
     let count = read.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => invalid(format!("spec.variableFiles: {named} is no file of text")),
-        _ => invalid(format!("spec.variableFiles: {named} cannot be read: {error}")),
+        io::ErrorKind::InvalidData => {
+            invalid(format!("spec.variableFiles: {named} is no file of text"))
+        }
+        _ => invalid(format!(
+            "spec.variableFiles: {named} cannot be read: {error}"
+        )),
     })?;
     if count as u64 > LARGEST {
-        return Err(invalid(format!("spec.variableFiles: {named} is larger than {} MiB", LARGEST >> 20)));
+        return Err(invalid(format!(
+            "spec.variableFiles: {named} is larger than {} MiB",
+            LARGEST >> 20
+        )));
     }
     Variables::read(named, &text).map_err(|why| not_understood(named, &why))?;
     Ok(text)
@@ -204,17 +259,33 @@ impl GivenVariables {
     /// messages.
     fn put_name(&self, number: usize) -> String {
         let last = self.name.rsplit('/').next().unwrap_or_default();
-        let (stem, json) = last.strip_suffix(".json").map_or((last, ""), |stem| (stem, ".json"));
-        let stem: String = stem.strip_suffix(".tfvars").unwrap_or(stem).chars().take(64).collect();
-        format!("{VARIABLE_FILES}{number:02}-{}.auto.tfvars{json}", stem.replace(' ', "_"))
+        let (stem, json) = last
+            .strip_suffix(".json")
+            .map_or((last, ""), |stem| (stem, ".json"));
+        let stem: String = stem
+            .strip_suffix(".tfvars")
+            .unwrap_or(stem)
+            .chars()
+            .take(64)
+            .collect();
+        format!(
+            "{VARIABLE_FILES}{number:02}-{}.auto.tfvars{json}",
+            stem.replace(' ', "_")
+        )
     }
 }
 
 /// Names of the variables in a file; `None` if it is unreadable or not parseable.
 pub(super) fn names(path: &Path) -> Option<Vec<String>> {
     let mut text = String::new();
-    files::regular(path).ok()?.take(LARGEST).read_to_string(&mut text).ok()?;
-    Variables::read(&path.display().to_string(), &text).ok()?.names()
+    files::regular(path)
+        .ok()?
+        .take(LARGEST)
+        .read_to_string(&mut text)
+        .ok()?;
+    Variables::read(&path.display().to_string(), &text)
+        .ok()?
+        .names()
 }
 
 /// The variable files in the stack's directory that a tool loads automatically.
@@ -224,7 +295,10 @@ pub(super) fn found(stack: &Path) -> Vec<PathBuf> {
         base == "terraform.tfvars" || base.ends_with(".auto.tfvars")
     };
     let entries = fs::read_dir(stack).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_read)).map(|entry| entry.path()).collect()
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_read))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 #[cfg(test)]
@@ -234,7 +308,10 @@ mod tests {
     use crds::reason;
     use serde_json::json;
 
-    fn gathered(dir: &Path, list: &Value) -> Result<(Vec<GivenVariables>, BTreeMap<String, String>), Failure> {
+    fn gathered(
+        dir: &Path,
+        list: &Value,
+    ) -> Result<(Vec<GivenVariables>, BTreeMap<String, String>), Failure> {
         let settings = settings(dir);
         for (path, text) in [
             ("secrets/s/prod.tfvars", "password = \"hunter22\"\n"),
@@ -245,7 +322,10 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let spec = serde_json::from_value(json!({"source": {"inline": {"files": {}}}, "variableFiles": list})).unwrap();
+        let spec = serde_json::from_value(
+            json!({"source": {"inline": {"files": {}}}, "variableFiles": list}),
+        )
+        .unwrap();
         let mut taken = BTreeMap::new();
         gather(&spec, &settings, &Redactor::default(), &mut taken).map(|given| (given, taken))
     }
@@ -264,11 +344,21 @@ mod tests {
         ]);
         let (given, taken) = gathered(&root, &list).unwrap();
         let origins: Vec<_> = given.iter().map(|one| one.origin.as_str()).collect();
-        assert_eq!(origins, ["path ../all.tfvars", "secret s/prod.tfvars", "configMap c/size.tfvars.json"]);
+        assert_eq!(
+            origins,
+            [
+                "path ../all.tfvars",
+                "secret s/prod.tfvars",
+                "configMap c/size.tfvars.json"
+            ]
+        );
         assert_eq!(taken.len(), 2, "what is of the source is counted there");
         let files = texts(&given, json!({"n": 1}).as_object().unwrap(), &stack, &root).unwrap();
         put(&files, &stack).unwrap();
-        let mut names: Vec<_> = fs::read_dir(&stack).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = fs::read_dir(&stack)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.push("zz.auto.tfvars".into());
         names.sort();
         let wanted = [
@@ -279,22 +369,39 @@ mod tests {
             "zz_pawl.auto.tfvars.json",
         ];
         assert_eq!(names, wanted);
-        assert!(wanted[1..].iter().all(|name| is_variables_file(name)) && !is_variables_file("zz_pawl-00-a.tf"));
+        assert!(
+            wanted[1..].iter().all(|name| is_variables_file(name))
+                && !is_variables_file("zz_pawl-00-a.tf")
+        );
         assert_eq!(found(&stack).len(), 4);
         // Code that ran in between changed a file, removed one and added others.
         let size = stack.join("zz_pawl-02-size.auto.tfvars.json");
         fs::write(stack.join("zz_pawl-00-all.auto.tfvars"), "evil").unwrap();
         fs::remove_file(&size).unwrap();
         fs::create_dir_all(size.join("below")).unwrap();
-        std::os::unix::fs::symlink("/etc/passwd", stack.join("zz_pawl-99-evil.auto.tfvars")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", stack.join("zz_pawl-99-evil.auto.tfvars"))
+            .unwrap();
         put(&files, &stack).unwrap();
-        assert_eq!(fs::read_to_string(stack.join("zz_pawl-00-all.auto.tfvars")).unwrap(), "region = \"eu\"\n");
+        assert_eq!(
+            fs::read_to_string(stack.join("zz_pawl-00-all.auto.tfvars")).unwrap(),
+            "region = \"eu\"\n"
+        );
         assert_eq!(fs::read_to_string(&size).unwrap(), "{\"size\": 3}");
-        let mut again: Vec<_> = kept(&stack).unwrap().into_iter().map(|file| file.name).collect();
+        let mut again: Vec<_> = kept(&stack)
+            .unwrap()
+            .into_iter()
+            .map(|file| file.name)
+            .collect();
         again.sort();
         assert_eq!(again, wanted[1..]);
         let words = arguments(&given, &stack, &root).unwrap();
-        assert_eq!(words[..2], [OsString::from("-var-file"), stack.join("../all.tfvars").into()]);
+        assert_eq!(
+            words[..2],
+            [
+                OsString::from("-var-file"),
+                stack.join("../all.tfvars").into()
+            ]
+        );
         assert_eq!(words[3], root.join("secrets/s/prod.tfvars"));
     }
 
@@ -308,25 +415,46 @@ mod tests {
         fs::write(stack.join("bad.tfvars.json"), "a = 1").unwrap();
         let of = |path: &str| {
             let given = gathered(&root, &json!([{"path": path}])).map(|(given, _)| given);
-            given.and_then(|given| texts(&given, &Map::new(), &stack, &root.join("source"))).unwrap_err()
+            given
+                .and_then(|given| texts(&given, &Map::new(), &stack, &root.join("source")))
+                .unwrap_err()
         };
         for (path, reason, said) in [
-            ("gone.tfvars", reason::INVALID_SPEC, "the source has no file gone.tfvars"),
-            ("../../outside.tfvars", reason::INVALID_SPEC, "leads out of the source"),
+            (
+                "gone.tfvars",
+                reason::INVALID_SPEC,
+                "the source has no file gone.tfvars",
+            ),
+            (
+                "../../outside.tfvars",
+                reason::INVALID_SPEC,
+                "leads out of the source",
+            ),
             ("/etc/passwd", reason::INVALID_SPEC, "no path below"),
             (".", reason::INVALID_SPEC, ". cannot be read"),
-            ("bad.tfvars.json", reason::VARIABLE_INVALID, "the variable file bad.tfvars.json is not JSON: expected"),
+            (
+                "bad.tfvars.json",
+                reason::VARIABLE_INVALID,
+                "the variable file bad.tfvars.json is not JSON: expected",
+            ),
         ] {
             let failure = of(path);
             assert_eq!(failure.reason, reason, "{path}");
-            assert!(failure.message.contains(said) || path == ".", "{}", failure.message);
+            assert!(
+                failure.message.contains(said) || path == ".",
+                "{}",
+                failure.message
+            );
         }
         for (list, said) in [
             (
                 json!([{"configMapKeyRef": {"name": "c", "key": "bad.json"}}]),
                 "the variable file configMap c/bad.json is not JSON",
             ),
-            (json!([{"secretKeyRef": {"name": "s", "key": "no"}}]), "Secret s has no key no; variable file s/no wants s/no"),
+            (
+                json!([{"secretKeyRef": {"name": "s", "key": "no"}}]),
+                "Secret s has no key no; variable file s/no wants s/no",
+            ),
             (json!([{}]), "exactly one of"),
         ] {
             let failure = gathered(&root, &list).unwrap_err();

@@ -74,18 +74,33 @@ pub struct Parts(BTreeMap<String, String>);
 
 /// The parts for people, in the order of messages.
 const PARTS: &[(&str, &str)] = &[
-    (LOCK, "the lock file .terraform.lock.hcl, and perhaps more of the code"),
-    (WORK, "the code (a file of the source, of a module, or one that the plan made)"),
+    (
+        LOCK,
+        "the lock file .terraform.lock.hcl, and perhaps more of the code",
+    ),
+    (
+        WORK,
+        "the code (a file of the source, of a module, or one that the plan made)",
+    ),
     ("planFile", "the plan file"),
     ("tool", "the tool (its version, or its executable)"),
     ("backend", "the backend of the state"),
     ("workspace", "the workspace"),
     ("operation", "what the run does"),
     ("variables", "which variables are given, or from where"),
-    ("env", "which environment variables are given, or from where"),
+    (
+        "env",
+        "which environment variables are given, or from where",
+    ),
     ("hooks", "the hooks (their scripts, or when they run)"),
-    ("variableFiles", "which files with variables are given, or from where"),
-    ("envFrom", "which Secrets and ConfigMaps the environment is from"),
+    (
+        "variableFiles",
+        "which files with variables are given, or from where",
+    ),
+    (
+        "envFrom",
+        "which Secrets and ConfigMaps the environment is from",
+    ),
     ("files", "which files are given, or from where"),
     ("arguments", "arguments of the tool, such as targets"),
     ("runUID", "the run"),
@@ -97,7 +112,11 @@ impl Parts {
     pub fn of(facts: &Facts, digests: &Digests) -> Self {
         let manifest = manifest(facts, digests);
         let parts = manifest.as_object().into_iter().flatten();
-        Self(parts.map(|(part, value)| (part.clone(), digest_of(value))).collect())
+        Self(
+            parts
+                .map(|(part, value)| (part.clone(), digest_of(value)))
+                .collect(),
+        )
     }
 
     /// The changed parts, in words.
@@ -105,7 +124,11 @@ impl Parts {
         let differs = |part: &str| self.0.get(part) != now.0.get(part);
         // The lock file is also part of the work directory.
         let is_named = |part: &str| differs(part) && !(part == WORK && differs(LOCK));
-        PARTS.iter().filter(|(part, _)| is_named(part)).map(|(_, words)| *words).collect()
+        PARTS
+            .iter()
+            .filter(|(part, _)| is_named(part))
+            .map(|(_, words)| *words)
+            .collect()
     }
 }
 
@@ -114,7 +137,9 @@ fn digest_of(value: &Value) -> String {
 }
 
 fn manifest(facts: &Facts, digests: &Digests) -> Value {
-    let pairs = |list: &[(String, String)]| Value::Object(list.iter().map(|(k, v)| (k.clone(), json!(v))).collect());
+    let pairs = |list: &[(String, String)]| {
+        Value::Object(list.iter().map(|(k, v)| (k.clone(), json!(v))).collect())
+    };
     let mut manifest = json!({
         "version": 1,
         "runUID": facts.run_uid,
@@ -135,16 +160,34 @@ fn manifest(facts: &Facts, digests: &Digests) -> Value {
         ("variableFiles", json!(facts.variable_files)),
         ("envFrom", json!(facts.env_from)),
         ("files", pairs(&facts.files)),
-        ("arguments", Value::Object(facts.arguments.iter().map(|(k, v)| (k.clone(), json!(v))).collect())),
+        (
+            "arguments",
+            Value::Object(
+                facts
+                    .arguments
+                    .iter()
+                    .map(|(k, v)| (k.clone(), json!(v)))
+                    .collect(),
+            ),
+        ),
     ];
     let is_used = |value: &Value| {
-        !matches!(value, Value::Array(list) if list.is_empty()) && !matches!(value, Value::Object(named) if named.is_empty())
+        !matches!(value, Value::Array(list) if list.is_empty())
+            && !matches!(value, Value::Object(named) if named.is_empty())
     };
     if let Some(parts) = manifest.as_object_mut() {
-        parts.extend(more.into_iter().filter(|(_, value)| is_used(value)).map(|(part, value)| (part.to_owned(), value)));
+        parts.extend(
+            more.into_iter()
+                .filter(|(_, value)| is_used(value))
+                .map(|(part, value)| (part.to_owned(), value)),
+        );
     }
-    if let (Some((name, version)), Some(tool)) = (&facts.beneath, manifest["tool"].as_object_mut()) {
-        tool.insert("beneath".to_owned(), json!({"name": name, "version": version}));
+    if let (Some((name, version)), Some(tool)) = (&facts.beneath, manifest["tool"].as_object_mut())
+    {
+        tool.insert(
+            "beneath".to_owned(),
+            json!({"name": name, "version": version}),
+        );
     }
     // Omitted if empty: an unused feature has no key.
     if !facts.hooks.is_empty() {
@@ -160,13 +203,21 @@ mod tests {
     fn facts() -> Facts {
         Facts {
             run_uid: "u".into(),
-            variables: vec![("b".into(), "value".into()), ("a".into(), "secret x/y".into())],
+            variables: vec![
+                ("b".into(), "value".into()),
+                ("a".into(), "secret x/y".into()),
+            ],
             ..Facts::default()
         }
     }
 
     fn digests() -> Digests {
-        Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None }
+        Digests {
+            plan: "p".into(),
+            work: "w".into(),
+            tool: "t".into(),
+            lock: None,
+        }
     }
 
     /// The expected value was computed by another program. It must never change, since a plan that waits during an upgrade has to keep its
@@ -185,7 +236,10 @@ mod tests {
             operation: "Apply".into(),
             ..facts()
         };
-        assert_eq!(checksum(&facts, &digests()), "sha256:8628ac0532df800d53bcf24cfda368ae1fac0e9f79c2cea5a3029d7767df6422");
+        assert_eq!(
+            checksum(&facts, &digests()),
+            "sha256:8628ac0532df800d53bcf24cfda368ae1fac0e9f79c2cea5a3029d7767df6422"
+        );
     }
 
     #[test]
@@ -194,10 +248,34 @@ mod tests {
         let first = checksum(&f, &d);
         assert_eq!(first.len(), 71);
         let mut others = vec![
-            checksum(&f, &Digests { plan: "x".into(), ..d.clone() }),
-            checksum(&f, &Digests { lock: Some("x".into()), ..d.clone() }),
-            checksum(&f, &Digests { work: "x".into(), ..d.clone() }),
-            checksum(&f, &Digests { tool: "x".into(), ..d.clone() }),
+            checksum(
+                &f,
+                &Digests {
+                    plan: "x".into(),
+                    ..d.clone()
+                },
+            ),
+            checksum(
+                &f,
+                &Digests {
+                    lock: Some("x".into()),
+                    ..d.clone()
+                },
+            ),
+            checksum(
+                &f,
+                &Digests {
+                    work: "x".into(),
+                    ..d.clone()
+                },
+            ),
+            checksum(
+                &f,
+                &Digests {
+                    tool: "x".into(),
+                    ..d.clone()
+                },
+            ),
         ];
         let changes: [fn(&mut Facts); 18] = [
             |f| f.run_uid.push('x'),
@@ -233,15 +311,48 @@ mod tests {
 
     #[test]
     fn changed_parts_are_named() {
-        let (f, d) = (Facts { hooks: vec!["x".into()], ..facts() }, digests());
+        let (f, d) = (
+            Facts {
+                hooks: vec!["x".into()],
+                ..facts()
+            },
+            digests(),
+        );
         let of = |digests: &Digests| Parts::of(&f, &d).changed(&Parts::of(&f, digests));
         assert!(of(&d).is_empty());
-        assert!(of(&Digests { work: "x".into(), ..d.clone() })[0].starts_with("the code"));
-        let lock = of(&Digests { work: "x".into(), lock: Some("l".into()), ..d.clone() });
-        assert_eq!(lock, ["the lock file .terraform.lock.hcl, and perhaps more of the code"]);
-        assert_eq!(of(&Digests { plan: "x".into(), tool: "x".into(), ..d.clone() }).len(), 2);
-        let other = Facts { workspace: "prod".into(), ..f.clone() };
-        assert_eq!(Parts::of(&f, &d).changed(&Parts::of(&other, &d)), ["the workspace"]);
+        assert!(
+            of(&Digests {
+                work: "x".into(),
+                ..d.clone()
+            })[0]
+                .starts_with("the code")
+        );
+        let lock = of(&Digests {
+            work: "x".into(),
+            lock: Some("l".into()),
+            ..d.clone()
+        });
+        assert_eq!(
+            lock,
+            ["the lock file .terraform.lock.hcl, and perhaps more of the code"]
+        );
+        assert_eq!(
+            of(&Digests {
+                plan: "x".into(),
+                tool: "x".into(),
+                ..d.clone()
+            })
+            .len(),
+            2
+        );
+        let other = Facts {
+            workspace: "prod".into(),
+            ..f.clone()
+        };
+        assert_eq!(
+            Parts::of(&f, &d).changed(&Parts::of(&other, &d)),
+            ["the workspace"]
+        );
         // Each part has a description, except the manifest's version, which changes only with the agent.
         let all = Facts {
             variable_files: vec!["path a".into()],
@@ -251,7 +362,13 @@ mod tests {
             ..f
         };
         let parts = Parts::of(&all, &d);
-        assert!(parts.0.keys().all(|part| part == "version" || PARTS.iter().any(|(of, _)| of == part)), "{parts:?}");
+        assert!(
+            parts
+                .0
+                .keys()
+                .all(|part| part == "version" || PARTS.iter().any(|(of, _)| of == part)),
+            "{parts:?}"
+        );
         assert_eq!(parts.0.len(), PARTS.len() + 1);
         let kept: Parts = serde_json::from_str(&serde_json::to_string(&parts).unwrap()).unwrap();
         assert_eq!(kept, parts);
@@ -259,9 +376,15 @@ mod tests {
 
     #[test]
     fn order_of_keys_does_not_change_the_checksum() {
-        assert_eq!(canonical(&json!({"b": [{"d": 1, "c": null}], "a": "x"})), r#"{"a":"x","b":[{"c":null,"d":1}]}"#);
+        assert_eq!(
+            canonical(&json!({"b": [{"d": 1, "c": null}], "a": "x"})),
+            r#"{"a":"x","b":[{"c":null,"d":1}]}"#
+        );
         let mut other = facts();
         other.variables.reverse();
-        assert_eq!(checksum(&facts(), &Digests::default()), checksum(&other, &Digests::default()));
+        assert_eq!(
+            checksum(&facts(), &Digests::default()),
+            checksum(&other, &Digests::default())
+        );
     }
 }

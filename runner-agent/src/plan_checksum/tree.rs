@@ -26,7 +26,12 @@ pub(super) fn digest(root: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<String
     Ok(hex::encode(hasher.finalize()))
 }
 
-fn walk(root: &Path, below: &Path, skip: &dyn Fn(&Path) -> bool, hasher: &mut Sha256) -> Result<(), TreeError> {
+fn walk(
+    root: &Path,
+    below: &Path,
+    skip: &dyn Fn(&Path) -> bool,
+    hasher: &mut Sha256,
+) -> Result<(), TreeError> {
     let dir = root.join(below);
     let at = |path: &Path| {
         let path = path.to_owned();
@@ -51,10 +56,21 @@ fn walk(root: &Path, below: &Path, skip: &dyn Fn(&Path) -> bool, hasher: &mut Sh
             walk(root, &relative, skip, hasher)?;
         } else if kind.is_symlink() {
             let target = fs::read_link(&path).map_err(at(&path))?;
-            entry(hasher, b"link", relative.as_os_str(), target.as_os_str().as_bytes());
+            entry(
+                hasher,
+                b"link",
+                relative.as_os_str(),
+                target.as_os_str().as_bytes(),
+            );
         } else if kind.is_file() {
-            let content = files::regular(&path).and_then(files::digest).map_err(at(&path))?;
-            let word: &[u8] = if meta.mode() & 0o111 == 0 { b"file" } else { b"exec" };
+            let content = files::regular(&path)
+                .and_then(files::digest)
+                .map_err(at(&path))?;
+            let word: &[u8] = if meta.mode() & 0o111 == 0 {
+                b"file"
+            } else {
+                b"exec"
+            };
             entry(hasher, word, relative.as_os_str(), content.as_bytes());
         }
         // Pipes, sockets and devices are skipped: reading one might block forever, and a bundle contains none.
@@ -88,15 +104,26 @@ mod tests {
     #[test]
     fn digest_changes_with_every_counted_property() {
         type Change = fn(&Path);
-        let of = |dir: &Path| digest(dir, &|path| path == Path::new("m/.terraform/providers")).unwrap();
-        assert_eq!(of(tree().path()), of(tree().path()), "times and places do not count");
+        let of =
+            |dir: &Path| digest(dir, &|path| path == Path::new("m/.terraform/providers")).unwrap();
+        assert_eq!(
+            of(tree().path()),
+            of(tree().path()),
+            "times and places do not count"
+        );
         let changes: [(&str, Change); 7] = [
             ("content", |d| fs::write(d.join("m/b.tf"), "c").unwrap()),
             ("new file", |d| fs::write(d.join("new"), "").unwrap()),
-            ("empty directory", |d| fs::create_dir(d.join("empty")).unwrap()),
+            ("empty directory", |d| {
+                fs::create_dir(d.join("empty")).unwrap()
+            }),
             ("removed", |d| fs::remove_file(d.join("a.tf")).unwrap()),
-            ("renamed", |d| fs::rename(d.join("a.tf"), d.join("aa.tf")).unwrap()),
-            ("executable", |d| fs::set_permissions(d.join("a.tf"), PermissionsExt::from_mode(0o755)).unwrap()),
+            ("renamed", |d| {
+                fs::rename(d.join("a.tf"), d.join("aa.tf")).unwrap()
+            }),
+            ("executable", |d| {
+                fs::set_permissions(d.join("a.tf"), PermissionsExt::from_mode(0o755)).unwrap()
+            }),
             ("link", |d| {
                 fs::remove_file(d.join("link")).unwrap();
                 symlink("m", d.join("link")).unwrap();
@@ -111,6 +138,10 @@ mod tests {
         let dir = tree();
         let before = of(dir.path());
         fs::write(dir.path().join("m/.terraform/providers/x/p"), "other").unwrap();
-        assert_eq!(of(dir.path()), before, "the lock file covers provider binaries");
+        assert_eq!(
+            of(dir.path()),
+            before,
+            "the lock file covers provider binaries"
+        );
     }
 }

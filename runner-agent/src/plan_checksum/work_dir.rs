@@ -17,11 +17,19 @@ use crate::files::{BACKEND_FILE, is_variables_file};
 
 /// Paths of a stack that are never counted. The lock file covers provider binaries. The other files contain values of variables or
 /// the backend's credentials, of which not even a hash may be shown.
-const UNCOUNTED: [&str; 3] = [".terraform/providers", ".terraform/terraform.tfstate", BACKEND_FILE];
+const UNCOUNTED: [&str; 3] = [
+    ".terraform/providers",
+    ".terraform/terraform.tfstate",
+    BACKEND_FILE,
+];
 
 /// Whether a path is a variable file that Pawl wrote to the stack's directory.
 fn is_given(path: &Path, stack: &Path) -> bool {
-    path.parent() == Some(stack) && path.file_name().and_then(OsStr::to_str).is_some_and(is_variables_file)
+    path.parent() == Some(stack)
+        && path
+            .file_name()
+            .and_then(OsStr::to_str)
+            .is_some_and(is_variables_file)
 }
 
 /// Terragrunt's records in its copies: a digest of file times, and that `init` is due. The copied files themselves are counted.
@@ -30,7 +38,10 @@ const NOTED: [&str; 2] = [".terragrunt-source-version", ".terragrunt-init-requir
 /// Whether a path is a data directory in a copy that Terragrunt made: a link to the stack's own, or that of a unit whose outputs
 /// are read, which Terragrunt recreates if it is missing. It contains providers and the backend's credentials.
 pub fn is_data_of_copy(path: &Path) -> bool {
-    path.ends_with(".terraform") && path.components().any(|part| part.as_os_str() == ".terragrunt-cache")
+    path.ends_with(".terraform")
+        && path
+            .components()
+            .any(|part| part.as_os_str() == ".terragrunt-cache")
 }
 
 /// The digest of a source fetched for this run; the stack is `below` its top. Excludes the paths in `apart`: files of Secrets,
@@ -38,8 +49,11 @@ pub fn is_data_of_copy(path: &Path) -> bool {
 pub fn source_digest(root: &Path, below: &Path, apart: &[PathBuf]) -> Result<String, TreeError> {
     let skip = UNCOUNTED.map(|name| below.join(name));
     let is_noted = |path: &Path| NOTED.iter().any(|name| path.ends_with(name));
-    let is_apart = |path: &Path| skip.iter().chain(apart).any(|skip| skip == path) || is_given(path, below);
-    digest(root, &|path| is_noted(path) || is_data_of_copy(path) || is_apart(path))
+    let is_apart =
+        |path: &Path| skip.iter().chain(apart).any(|skip| skip == path) || is_given(path, below);
+    digest(root, &|path| {
+        is_noted(path) || is_data_of_copy(path) || is_apart(path)
+    })
 }
 
 /// The digest of a stack in its folder, with the modules it uses from outside the folder. Excludes files that the tool writes
@@ -47,7 +61,10 @@ pub fn source_digest(root: &Path, below: &Path, apart: &[PathBuf]) -> Result<Str
 pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
     let mut parts = BTreeMap::from([(String::new(), digest(stack, &is_uncounted)?)]);
     for module in modules_beside(stack) {
-        parts.insert(module.display().to_string(), digest(&stack.join(&module), &is_uncounted)?);
+        parts.insert(
+            module.display().to_string(),
+            digest(&stack.join(&module), &is_uncounted)?,
+        );
     }
     let mut hasher = Sha256::new();
     for (path, digest) in parts {
@@ -76,18 +93,28 @@ fn is_uncounted(path: &Path) -> bool {
 pub fn changed_since(stack: &Path, since: SystemTime) -> Vec<String> {
     let mut changed = Vec::new();
     for part in std::iter::once(PathBuf::new()).chain(modules_beside(stack)) {
-        collect(&stack.join(&part), Path::new(""), since, &mut |below| changed.push(part.join(below).display().to_string()));
+        collect(&stack.join(&part), Path::new(""), since, &mut |below| {
+            changed.push(part.join(below).display().to_string())
+        });
     }
     changed.sort();
     changed
 }
 
 fn collect(root: &Path, below: &Path, since: SystemTime, found: &mut impl FnMut(&Path)) {
-    for entry in fs::read_dir(root.join(below)).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(root.join(below))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let path = below.join(entry.file_name());
-        let Some(meta) = entry.metadata().ok().filter(|_| !is_uncounted(&path)) else { continue };
+        let Some(meta) = entry.metadata().ok().filter(|_| !is_uncounted(&path)) else {
+            continue;
+        };
         let nanos = u32::try_from(meta.ctime_nsec()).unwrap_or_default();
-        let at = u64::try_from(meta.ctime()).map_or(UNIX_EPOCH, |seconds| UNIX_EPOCH + Duration::new(seconds, nanos));
+        let at = u64::try_from(meta.ctime()).map_or(UNIX_EPOCH, |seconds| {
+            UNIX_EPOCH + Duration::new(seconds, nanos)
+        });
         if meta.is_dir() {
             collect(root, &path, since, found);
         } else if at > since {
@@ -110,9 +137,15 @@ fn modules_beside(stack: &Path) -> Vec<PathBuf> {
     }
     // Without the file there are no modules.
     let text = fs::read(stack.join(".terraform/modules/modules.json")).unwrap_or_default();
-    let modules = serde_json::from_slice::<Modules>(&text).map(|found| found.modules).unwrap_or_default();
+    let modules = serde_json::from_slice::<Modules>(&text)
+        .map(|found| found.modules)
+        .unwrap_or_default();
     let beside = |dir: &PathBuf| dir.starts_with("..") && stack.join(dir).is_dir();
-    modules.into_iter().map(|module| module.dir).filter(beside).collect()
+    modules
+        .into_iter()
+        .map(|module| module.dir)
+        .filter(beside)
+        .collect()
 }
 
 #[cfg(test)]
@@ -123,9 +156,13 @@ mod tests {
     fn folder_digest_covers_code_and_modules_outside() {
         let dir = tempfile::tempdir().unwrap();
         let stack = dir.path().join("live/a");
-        for below in
-            [".terraform/modules", ".terraform/providers/x", ".pawl/runs/1", "sub/.terraform/providers", "../../modules/net"]
-        {
+        for below in [
+            ".terraform/modules",
+            ".terraform/providers/x",
+            ".pawl/runs/1",
+            "sub/.terraform/providers",
+            "../../modules/net",
+        ] {
             fs::create_dir_all(stack.join(below)).unwrap();
         }
         fs::write(stack.join("main.tf"), "a").unwrap();
@@ -139,7 +176,12 @@ mod tests {
             fs::write(stack.join(own), "new").unwrap();
             assert_eq!(folder_digest(&stack).unwrap(), before, "{own}");
         }
-        for code in ["main.tf", "sub/script.sh", "../../modules/net/main.tf", "x.tfstate.tf"] {
+        for code in [
+            "main.tf",
+            "sub/script.sh",
+            "../../modules/net/main.tf",
+            "x.tfstate.tf",
+        ] {
             let before = folder_digest(&stack).unwrap();
             fs::write(stack.join(code), "changed").unwrap();
             assert_ne!(folder_digest(&stack).unwrap(), before, "{code}");
@@ -147,7 +189,13 @@ mod tests {
         let named = changed_since(&stack, UNIX_EPOCH);
         assert_eq!(
             named,
-            ["../../modules/net/main.tf", ".terraform/modules/modules.json", "main.tf", "sub/script.sh", "x.tfstate.tf"]
+            [
+                "../../modules/net/main.tf",
+                ".terraform/modules/modules.json",
+                "main.tf",
+                "sub/script.sh",
+                "x.tfstate.tf"
+            ]
         );
         assert!(changed_since(&stack, SystemTime::now() + Duration::from_secs(60)).is_empty());
     }

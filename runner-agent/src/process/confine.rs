@@ -25,8 +25,8 @@ use std::{
 };
 
 use landlock::{
-    AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
-    make_bitflags,
+    AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, make_bitflags,
 };
 use tokio::{
     process::{Child, Command},
@@ -59,28 +59,44 @@ impl Confined {
     /// not exist. Nothing is confined then.
     pub(super) fn start(bounds: &Bounds) -> io::Result<Self> {
         // Real paths: `/var/run` is a link in most images.
-        let hidden: Vec<PathBuf> = bounds.hidden.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        let hidden: Vec<PathBuf> = bounds
+            .hidden
+            .iter()
+            .filter_map(|path| path.canonicalize().ok())
+            .collect();
         let real = |path: &PathBuf| {
-            path.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+            path.canonicalize().map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+            })
         };
-        let read_only = bounds.read_only.iter().map(real).collect::<io::Result<Vec<_>>>()?;
+        let read_only = bounds
+            .read_only
+            .iter()
+            .map(real)
+            .collect::<io::Result<Vec<_>>>()?;
         let mut layers = vec![(HIDING, all_but(&hidden)?)];
         if !read_only.is_empty() {
             layers.push((KEEPING, all_but(&read_only)?));
         }
         let (jobs, work) = mpsc::channel::<Job>();
         let (said, told) = mpsc::sync_channel(1);
-        thread::Builder::new().name("confined".into()).spawn(move || {
-            let restricted = layers.iter().try_for_each(|(layer, allowed)| layer.restrict(allowed));
-            let stays = restricted.is_ok();
-            let _ = said.send(restricted);
-            if stays {
-                for job in work {
-                    job();
+        thread::Builder::new()
+            .name("confined".into())
+            .spawn(move || {
+                let restricted = layers
+                    .iter()
+                    .try_for_each(|(layer, allowed)| layer.restrict(allowed));
+                let stays = restricted.is_ok();
+                let _ = said.send(restricted);
+                if stays {
+                    for job in work {
+                        job();
+                    }
                 }
-            }
-        })?;
-        told.recv().map_err(io::Error::other)?.map_err(io::Error::other)?;
+            })?;
+        told.recv()
+            .map_err(io::Error::other)?
+            .map_err(io::Error::other)?;
         Ok(Self { jobs })
     }
 
@@ -95,7 +111,9 @@ impl Confined {
             let _entered = runtime.enter();
             let _ = said.send(command.spawn());
         });
-        self.jobs.send(job).map_err(|_| io::Error::other("the thread that starts commands has ended"))?;
+        self.jobs
+            .send(job)
+            .map_err(|_| io::Error::other("the thread that starts commands has ended"))?;
         told.recv().map_err(io::Error::other)?
     }
 }
@@ -109,7 +127,10 @@ struct Layer {
 }
 
 /// Requires a right for reads and writes, and for moves to another directory: Landlock denies these without the right in any case.
-const HIDING: Layer = Layer { needed: make_bitflags!(AccessFs::{ReadFile | WriteFile | Refer}), wished: BitFlags::EMPTY };
+const HIDING: Layer = Layer {
+    needed: make_bitflags!(AccessFs::{ReadFile | WriteFile | Refer}),
+    wished: BitFlags::EMPTY,
+};
 
 /// Requires a right for every change. For `truncate(2)`, which opens nothing, only since kernel 6.2.
 const KEEPING: Layer = Layer {
@@ -126,17 +147,30 @@ impl Layer {
     fn restrict(&self, allowed: &[PathBuf]) -> Result<(), String> {
         let refused = |error: RulesetError| error.to_string();
         let rights = self.needed | self.wished;
-        let mut ruleset =
-            Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(self.needed).map_err(refused)?;
+        let mut ruleset = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(self.needed)
+            .map_err(refused)?;
         if !self.wished.is_empty() {
-            ruleset = ruleset.set_compatibility(CompatLevel::BestEffort).handle_access(self.wished).map_err(refused)?;
+            ruleset = ruleset
+                .set_compatibility(CompatLevel::BestEffort)
+                .handle_access(self.wished)
+                .map_err(refused)?;
         }
         let mut ruleset = ruleset.create().map_err(refused)?;
         for path in allowed {
             // A path that was removed meanwhile needs no right.
-            let (Ok(kind), Ok(fd)) = (fs::metadata(path), PathFd::new(path)) else { continue };
-            let rights = if kind.is_dir() { rights } else { rights & OF_A_FILE };
-            ruleset = ruleset.add_rule(PathBeneath::new(fd, rights)).map_err(refused)?;
+            let (Ok(kind), Ok(fd)) = (fs::metadata(path), PathFd::new(path)) else {
+                continue;
+            };
+            let rights = if kind.is_dir() {
+                rights
+            } else {
+                rights & OF_A_FILE
+            };
+            ruleset = ruleset
+                .add_rule(PathBeneath::new(fd, rights))
+                .map_err(refused)?;
         }
         ruleset.restrict_self().map(drop).map_err(refused)
     }
@@ -154,17 +188,31 @@ fn inode(meta: &fs::Metadata) -> Inode {
 fn all_but(kept: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
     let of = |path: &Path| fs::metadata(path).ok().map(|meta| inode(&meta));
     let ends: HashSet<Inode> = kept.iter().filter_map(|path| of(path)).collect();
-    let way: HashSet<Inode> = kept.iter().flat_map(|path| path.ancestors().skip(1)).filter_map(of).collect();
+    let way: HashSet<Inode> = kept
+        .iter()
+        .flat_map(|path| path.ancestors().skip(1))
+        .filter_map(of)
+        .collect();
     let mut allowed = Vec::new();
     below(Path::new("/"), &ends, &way, &mut allowed)?;
     Ok(allowed)
 }
 
-fn below(directory: &Path, ends: &HashSet<Inode>, way: &HashSet<Inode>, allowed: &mut Vec<PathBuf>) -> io::Result<()> {
+fn below(
+    directory: &Path,
+    ends: &HashSet<Inode>,
+    way: &HashSet<Inode>,
+    allowed: &mut Vec<PathBuf>,
+) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         // A path removed meanwhile needs no right. A link's target is granted by itself.
-        let Some(meta) = fs::symlink_metadata(&path).ok().filter(|meta| !meta.is_symlink()) else { continue };
+        let Some(meta) = fs::symlink_metadata(&path)
+            .ok()
+            .filter(|meta| !meta.is_symlink())
+        else {
+            continue;
+        };
         let inode = inode(&meta);
         if ends.contains(&inode) {
             continue;
@@ -184,28 +232,40 @@ mod tests {
 
     fn confined(bounds: &Bounds) -> Option<Confined> {
         let confined = Confined::start(bounds);
-        assert!(confined.is_ok() || std::env::var_os("CI").is_none(), "this kernel has no Landlock");
+        assert!(
+            confined.is_ok() || std::env::var_os("CI").is_none(),
+            "this kernel has no Landlock"
+        );
         confined.ok()
     }
 
     /// Runs a shell script, confined or not. Returns its success and output.
     async fn sh(confined: Option<&Confined>, script: &str) -> (bool, String) {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", script]).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        command
+            .args(["-c", script])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
         let child = match confined {
             Some(confined) => confined.spawn(command),
             None => command.spawn(),
         };
         let output = child.unwrap().wait_with_output().await.unwrap();
         let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
     }
 
     /// Asserts that each confined script succeeds, or that each fails and prints no secret.
     async fn assert_each<const N: usize>(confined: &Confined, succeed: bool, scripts: [String; N]) {
         for script in scripts {
             let (done, said) = sh(Some(confined), &script).await;
-            assert!(done == succeed && (done || !said.contains("secret")), "{script}: {said}");
+            assert!(
+                done == succeed && (done || !said.contains("secret")),
+                "{script}: {said}"
+            );
         }
     }
 
@@ -223,14 +283,23 @@ mod tests {
         fs::write(at("beside/file"), "fine").unwrap();
         let path = dir.path().display();
         let hidden = vec![at("link"), at("message"), at("not-there")];
-        let Some(confined) = confined(&Bounds { hidden, ..Bounds::default() }) else { return };
+        let Some(confined) = confined(&Bounds {
+            hidden,
+            ..Bounds::default()
+        }) else {
+            return;
+        };
         let scripts = [
             format!("cat {path}/token/token"),
             format!("cat {path}/link/token"),
             format!("setsid sh -c 'cd {path} && cat token/..data/token'"),
             format!("echo no > {path}/message"),
-            format!("ln {path}/token/..data/token {path}/beside/stolen && cat {path}/beside/stolen"),
-            format!("mv {path}/token/..data/token {path}/beside/stolen && cat {path}/beside/stolen"),
+            format!(
+                "ln {path}/token/..data/token {path}/beside/stolen && cat {path}/beside/stolen"
+            ),
+            format!(
+                "mv {path}/token/..data/token {path}/beside/stolen && cat {path}/beside/stolen"
+            ),
             format!("cat /proc/{}/root{path}/token/token", std::process::id()),
         ];
         assert_each(&confined, false, scripts).await;
@@ -242,19 +311,37 @@ mod tests {
             "echo to-null > /dev/null && cat /proc/self/status > /dev/null && echo out > /dev/stdout".to_owned(),
         ];
         assert_each(&confined, true, scripts).await;
-        assert_eq!(sh(None, &format!("cat {path}/link/token")).await, (true, "secret".to_owned()));
+        assert_eq!(
+            sh(None, &format!("cat {path}/link/token")).await,
+            (true, "secret".to_owned())
+        );
     }
 
     /// A protected directory `shared`, with an unprotected one beside it.
     fn shared() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["way/shared/dir/deep", "way/shared/empty", "way/beside", "elsewhere/dir"] {
+        for name in [
+            "way/shared/dir/deep",
+            "way/shared/empty",
+            "way/beside",
+            "elsewhere/dir",
+        ] {
             fs::create_dir_all(dir.path().join(name)).unwrap();
         }
         let script = "#!/bin/sh\necho ran\n";
-        for name in ["way/shared/file", "way/shared/dir/deep/file", "way/file", "way/beside/file", "elsewhere/file"] {
+        for name in [
+            "way/shared/file",
+            "way/shared/dir/deep/file",
+            "way/file",
+            "way/beside/file",
+            "elsewhere/file",
+        ] {
             fs::write(dir.path().join(name), script).unwrap();
-            fs::set_permissions(dir.path().join(name), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            fs::set_permissions(
+                dir.path().join(name),
+                std::os::unix::fs::PermissionsExt::from_mode(0o755),
+            )
+            .unwrap();
         }
         dir
     }
@@ -264,7 +351,10 @@ mod tests {
         let mut found = Vec::new();
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
-            found.push((path.clone(), path.is_file().then(|| fs::read(&path).unwrap())));
+            found.push((
+                path.clone(),
+                path.is_file().then(|| fs::read(&path).unwrap()),
+            ));
             if path.is_dir() && !path.is_symlink() {
                 found.extend(listed(&path));
             }
@@ -278,7 +368,12 @@ mod tests {
         let dir = shared();
         let at = |name: &str| dir.path().join(name);
         std::os::unix::fs::symlink("way/shared", at("link")).unwrap();
-        let Some(confined) = confined(&Bounds { read_only: vec![at("link")], ..Bounds::default() }) else { return };
+        let Some(confined) = confined(&Bounds {
+            read_only: vec![at("link")],
+            ..Bounds::default()
+        }) else {
+            return;
+        };
         let before = listed(&at("way/shared"));
         let (top, agent) = (dir.path().display(), std::process::id());
         let (s, e) = (format!("{top}/way/shared"), format!("{top}/elsewhere"));
@@ -339,7 +434,8 @@ mod tests {
         let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
         let old = ruleset.handle_access(AccessFs::Truncate).is_err();
         assert_eq!(cut, old);
-        let mounted = format!("unshare -rm sh -c 'mount --bind {s} {e}/dir && echo more > {e}/dir/file'");
+        let mounted =
+            format!("unshare -rm sh -c 'mount --bind {s} {e}/dir && echo more > {e}/dir/file'");
         assert!(!sh(Some(&confined), &mounted).await.0);
         let scripts = [
             format!("cat {s}/file && {s}/dir/deep/file && ls -R {s} && cd {s}/dir && test -r deep/file"),
@@ -356,7 +452,11 @@ mod tests {
         ];
         assert_each(&confined, true, scripts).await;
         // The documented cost.
-        let scripts = [format!("touch {top}/way/new"), format!("rm {top}/way/file"), format!("mkdir {top}/new")];
+        let scripts = [
+            format!("touch {top}/way/new"),
+            format!("rm {top}/way/file"),
+            format!("mkdir {top}/new"),
+        ];
         assert_each(&confined, false, scripts).await;
         // This process and unconfined commands are not restricted.
         fs::write(at("way/shared/new"), "").unwrap();
@@ -367,14 +467,29 @@ mod tests {
     async fn hidden_and_read_only_paths_may_be_nested() {
         let dir = shared();
         let at = |name: &str| dir.path().join(name);
-        let missing = Bounds { read_only: vec![at("not-there")], ..Bounds::default() };
-        assert_eq!(Confined::start(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let missing = Bounds {
+            read_only: vec![at("not-there")],
+            ..Bounds::default()
+        };
+        assert_eq!(
+            Confined::start(&missing).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
         let bounds = Bounds {
             hidden: vec![at("way/shared/dir"), at("elsewhere")],
-            read_only: vec![at("way/shared"), at("way/shared/empty"), at("elsewhere/dir")],
+            read_only: vec![
+                at("way/shared"),
+                at("way/shared/empty"),
+                at("elsewhere/dir"),
+            ],
         };
-        let Some(confined) = confined(&bounds) else { return };
-        let (s, e) = (at("way/shared").display().to_string(), at("elsewhere").display().to_string());
+        let Some(confined) = confined(&bounds) else {
+            return;
+        };
+        let (s, e) = (
+            at("way/shared").display().to_string(),
+            at("elsewhere").display().to_string(),
+        );
         let scripts = [
             format!("cat {s}/dir/deep/file"),
             format!("touch {s}/dir/deep/new"),
@@ -385,6 +500,11 @@ mod tests {
             format!("mkdir {e}/dir/new"),
         ];
         assert_each(&confined, false, scripts).await;
-        assert_each(&confined, true, [format!("{s}/file && echo more > {s}/../beside/file")]).await;
+        assert_each(
+            &confined,
+            true,
+            [format!("{s}/file && echo more > {s}/../beside/file")],
+        )
+        .await;
     }
 }

@@ -59,8 +59,15 @@ pub(super) struct Tracked {
 impl Tracked {
     /// The tool's processes: the descendants that run it now, else the command itself.
     fn tools(&self, pid: i32) -> Vec<i32> {
-        let beneath = self.beneath.map(|beneath| beneath.below(pid)).unwrap_or_default();
-        if beneath.is_empty() { vec![pid] } else { beneath }
+        let beneath = self
+            .beneath
+            .map(|beneath| beneath.below(pid))
+            .unwrap_or_default();
+        if beneath.is_empty() {
+            vec![pid]
+        } else {
+            beneath
+        }
     }
 
     /// Sends each process of the tool its one SIGINT. Terragrunt gets none while the tool runs: it forwards the signal up to 15 s
@@ -98,7 +105,10 @@ impl Children {
     pub fn interrupt(&self) {
         let mut table = self.table();
         if !std::mem::replace(&mut table.stopped, true) {
-            table.tracked.iter_mut().for_each(|(pid, tracked)| tracked.interrupt(*pid));
+            table
+                .tracked
+                .iter_mut()
+                .for_each(|(pid, tracked)| tracked.interrupt(*pid));
         }
     }
 
@@ -114,7 +124,11 @@ impl Children {
 
     /// Kills the processes below each command's tool, but never the tool itself.
     pub fn kill_providers(&self) {
-        self.table().tracked.iter().flat_map(|(pid, tracked)| tracked.tools(*pid)).for_each(kill_below);
+        self.table()
+            .tracked
+            .iter()
+            .flat_map(|(pid, tracked)| tracked.tools(*pid))
+            .for_each(kill_below);
     }
 
     /// Kills the commands and all their descendants.

@@ -39,7 +39,8 @@ impl Lines {
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        let (kept, cut) = bytes.split_at(bytes.len().min(MAX_LINE.saturating_sub(self.partial.len())));
+        let (kept, cut) =
+            bytes.split_at(bytes.len().min(MAX_LINE.saturating_sub(self.partial.len())));
         self.partial.extend_from_slice(kept);
         self.cut += cut.len() as u64;
     }
@@ -54,7 +55,11 @@ impl Lines {
         give(&self.partial, self.cut, line);
         self.cut = 0;
         // Free the memory of a long line.
-        if self.partial.capacity() > MAX_LINE / 8 { self.partial = Vec::new() } else { self.partial.clear() }
+        if self.partial.capacity() > MAX_LINE / 8 {
+            self.partial = Vec::new()
+        } else {
+            self.partial.clear()
+        }
     }
 }
 
@@ -65,8 +70,16 @@ fn give(bytes: &[u8], cut: u64, line: &mut impl FnMut(&str, u64)) {
 
 /// Number of trailing bytes that begin a character without completing it.
 fn unfinished(bytes: &[u8]) -> usize {
-    let begins = |back: &usize| bytes.len().checked_sub(*back).and_then(|at| bytes.get(at)).is_some_and(|b| *b >= 0xc0);
-    let Some(back) = (1..=3).find(begins) else { return 0 };
+    let begins = |back: &usize| {
+        bytes
+            .len()
+            .checked_sub(*back)
+            .and_then(|at| bytes.get(at))
+            .is_some_and(|b| *b >= 0xc0)
+    };
+    let Some(back) = (1..=3).find(begins) else {
+        return 0;
+    };
     match std::str::from_utf8(&bytes[bytes.len() - back..]) {
         Err(error) if error.error_len().is_none() => back,
         Ok(_) | Err(_) => 0,
@@ -110,23 +123,26 @@ impl Log {
     pub fn to(mut sink: impl LogSink) -> Self {
         let (chunks, mut waiting) = mpsc::channel(MAX_CHUNKS);
         // Without a thread there is no log: a log that cannot be written must not stop a run.
-        let _ = std::thread::Builder::new().name("log".into()).stack_size(128 * 1024).spawn(move || {
-            while let Some(chunk) = waiting.blocking_recv() {
-                match chunk {
-                    Chunk::Text(bytes) => {
-                        let _ = sink.write_all(&bytes);
-                        if waiting.is_empty() {
+        let _ = std::thread::Builder::new()
+            .name("log".into())
+            .stack_size(128 * 1024)
+            .spawn(move || {
+                while let Some(chunk) = waiting.blocking_recv() {
+                    match chunk {
+                        Chunk::Text(bytes) => {
+                            let _ = sink.write_all(&bytes);
+                            if waiting.is_empty() {
+                                let _ = sink.flush();
+                            }
+                        }
+                        Chunk::Enter(phase) => sink.enter(phase),
+                        Chunk::Flush(done) => {
                             let _ = sink.flush();
+                            let _ = done.try_send(());
                         }
                     }
-                    Chunk::Enter(phase) => sink.enter(phase),
-                    Chunk::Flush(done) => {
-                        let _ = sink.flush();
-                        let _ = done.try_send(());
-                    }
                 }
-            }
-        });
+            });
         Self { chunks }
     }
 

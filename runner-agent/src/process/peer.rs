@@ -18,9 +18,12 @@ use super::{
 /// Whether the tool's own process holds the socket at `peer` that is connected to `here`. False for the tool's children, for other
 /// processes of the pod, and if `/proc` does not show it. Takes a few milliseconds at most.
 pub fn is_of_tool(children: &Children, peer: SocketAddr, here: SocketAddr) -> bool {
-    let (SocketAddr::V4(peer), SocketAddr::V4(here)) = (peer, here) else { return false };
+    let (SocketAddr::V4(peer), SocketAddr::V4(here)) = (peer, here) else {
+        return false;
+    };
     let sockets = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    inode(&sockets, peer, here).is_some_and(|inode| tools(children).into_iter().any(|pid| holds(pid, inode)))
+    inode(&sockets, peer, here)
+        .is_some_and(|inode| tools(children).into_iter().any(|pid| holds(pid, inode)))
 }
 
 /// The inode of the socket at `local` connected to `remote`, from `/proc/net/tcp`. A closed socket has none.
@@ -44,15 +47,22 @@ fn address(text: &str) -> Option<SocketAddrV4> {
 /// The current processes of the tool.
 fn tools(children: &Children) -> Vec<i32> {
     let running = children.running();
-    let above = running.iter().any(|(_, role)| matches!(role, Role::Above(_)));
+    let above = running
+        .iter()
+        .any(|(_, role)| matches!(role, Role::Above(_)));
     let parents = if above { parents() } else { HashMap::new() };
     let of = |(pid, role): (i32, Role)| -> Vec<i32> {
         match role {
             Role::Other => Vec::new(),
             Role::Tool => vec![pid],
             Role::Above(tool) => {
-                let Ok(tool) = Executable::of(&tool) else { return Vec::new() };
-                let below = parents.iter().filter(|(_, parent)| **parent == pid).map(|(child, _)| *child);
+                let Ok(tool) = Executable::of(&tool) else {
+                    return Vec::new();
+                };
+                let below = parents
+                    .iter()
+                    .filter(|(_, parent)| **parent == pid)
+                    .map(|(child, _)| *child);
                 below.filter(|child| tool.is_run_by(*child)).collect()
             }
         }
@@ -62,8 +72,12 @@ fn tools(children: &Children) -> Vec<i32> {
 
 fn holds(pid: i32, inode: u64) -> bool {
     let socket = format!("socket:[{inode}]");
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|to| to == Path::new(&socket))
+    let open = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    open.filter_map(|fd| fs::read_link(fd.path()).ok())
+        .any(|to| to == Path::new(&socket))
 }
 
 #[cfg(test)]
@@ -87,10 +101,20 @@ mod tests {
             return;
         }
         assert_eq!(inode(TABLE, at(50_000), at(9417)), Some(13));
-        assert_eq!(inode(TABLE, at(9417), at(50_000)), Some(12), "the other end is another socket");
+        assert_eq!(
+            inode(TABLE, at(9417), at(50_000)),
+            Some(12),
+            "the other end is another socket"
+        );
         assert_eq!(inode(TABLE, at(50_001), at(9417)), None, "closed");
         assert_eq!(inode(TABLE, at(50_002), at(9417)), None);
-        for broken in ["", "\n", "x y", "0: 0100007F 0100007F:24C9 01", "0: 0100007F:C350 0100007F:24C9 01 0 0 0 0 0 x"] {
+        for broken in [
+            "",
+            "\n",
+            "x y",
+            "0: 0100007F 0100007F:24C9 01",
+            "0: 0100007F:C350 0100007F:24C9 01 0 0 0 0 0 x",
+        ] {
             assert_eq!(inode(broken, at(50_000), at(9417)), None);
         }
     }
@@ -107,7 +131,10 @@ mod tests {
             let (mut stream, peer) = listener.accept().unwrap();
             let found = is_of_tool(&seen, peer, here);
             assert!(!is_of_tool(&seen, here, peer), "our own end is nobody's");
-            assert!(!is_of_tool(&Children::default(), peer, here), "nothing is known to run");
+            assert!(
+                !is_of_tool(&Children::default(), peer, here),
+                "nothing is known to run"
+            );
             // The client ends and closes the connection.
             stream.shutdown(std::net::Shutdown::Write).unwrap();
             let _ = stream.read(&mut [0; 1]);
@@ -120,8 +147,14 @@ mod tests {
     #[tokio::test]
     async fn tools_own_process_is_told_from_its_children() {
         assert!(served("CONNECT", Role::Tool).await);
-        assert!(!served("bash -c 'CONNECT'; true", Role::Tool).await, "a provider");
-        assert!(!served("setsid bash -c 'CONNECT' & wait", Role::Tool).await, "one that is no longer of its session");
+        assert!(
+            !served("bash -c 'CONNECT'; true", Role::Tool).await,
+            "a provider"
+        );
+        assert!(
+            !served("setsid bash -c 'CONNECT' & wait", Role::Tool).await,
+            "one that is no longer of its session"
+        );
         assert!(!served("CONNECT", Role::Other).await, "another command");
     }
 
@@ -130,7 +163,13 @@ mod tests {
         let above = || Role::Above("/bin/bash".into());
         assert!(served("bash -c 'CONNECT'; true", above()).await);
         assert!(!served("CONNECT", above()).await, "Terragrunt itself");
-        assert!(!served("bash -c \"bash -c 'CONNECT'; true\"; true", above()).await, "a provider that runs the tool");
-        assert!(!served("bash -c 'CONNECT'; true", Role::Above("/bin/cat".into())).await, "a hook that runs something else");
+        assert!(
+            !served("bash -c \"bash -c 'CONNECT'; true\"; true", above()).await,
+            "a provider that runs the tool"
+        );
+        assert!(
+            !served("bash -c 'CONNECT'; true", Role::Above("/bin/cat".into())).await,
+            "a hook that runs something else"
+        );
     }
 }

@@ -53,7 +53,10 @@ fn reap_once(children: &Children) -> bool {
 
 /// Reaps orphans for the process's lifetime. Otherwise daemonised grandchildren of the tool remain as zombies.
 pub async fn reap_strangers(children: Children) {
-    let Ok(mut ended) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()) else { return };
+    let Ok(mut ended) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child())
+    else {
+        return;
+    };
     loop {
         if !reap_once(&children) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -69,7 +72,13 @@ pub async fn reap_strangers(children: Children) {
 /// dumpable.
 fn is_own(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let user = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().next()?.parse().ok());
+    let user = status.lines().find_map(|line| {
+        line.strip_prefix("Uid:")?
+            .split_ascii_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    });
     user == Some(nix::unistd::getuid().as_raw())
 }
 
@@ -81,8 +90,11 @@ pub async fn kill_others(children: &Children, limit: Duration) -> bool {
     let me = own_pid();
     loop {
         reap_once(children);
-        let left =
-            if me == 1 { parents().into_keys().any(|pid| pid != 1 && is_own(pid)) } else { !super::descendants(me).is_empty() };
+        let left = if me == 1 {
+            parents().into_keys().any(|pid| pid != 1 && is_own(pid))
+        } else {
+            !super::descendants(me).is_empty()
+        };
         if !left {
             return true;
         }

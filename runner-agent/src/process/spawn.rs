@@ -99,10 +99,19 @@ impl Children {
     }
 
     pub(super) fn running(&self) -> Vec<(i32, Role)> {
-        self.table().tracked.iter().map(|(pid, tracked)| (*pid, tracked.role.clone())).collect()
+        self.table()
+            .tracked
+            .iter()
+            .map(|(pid, tracked)| (*pid, tracked.role.clone()))
+            .collect()
     }
 
-    fn spawn(&self, command: &Command, out: Stdio, spite: InSpite) -> Result<(Child, i32), RunError> {
+    fn spawn(
+        &self,
+        command: &Command,
+        out: Stdio,
+        spite: InSpite,
+    ) -> Result<(Child, i32), RunError> {
         let mut tokio_command = tokio::process::Command::new(&command.program);
         tokio_command
             .args(&command.args)
@@ -123,12 +132,22 @@ impl Children {
             None => tokio_command.spawn(),
         };
         let child = child.map_err(RunError::Spawn)?;
-        let pid = child.id().and_then(|id| i32::try_from(id).ok()).unwrap_or_default();
+        let pid = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .unwrap_or_default();
         let beneath = match &command.role {
             Role::Above(tool) => Executable::of(tool).ok(),
             Role::Tool | Role::Other => None,
         };
-        table.tracked.insert(pid, Tracked { role: command.role.clone(), beneath, told: HashSet::new() });
+        table.tracked.insert(
+            pid,
+            Tracked {
+                role: command.role.clone(),
+                beneath,
+                told: HashSet::new(),
+            },
+        );
         Ok((child, pid))
     }
 
@@ -146,14 +165,33 @@ impl Children {
     pub async fn run(&self, command: &Command, sink: &mut impl Sink) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::piped(), InSpite::None)?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        self.watch(&mut child, (pid, matches!(command.role, Role::Above(_))), out, err, sink).await
+        self.watch(
+            &mut child,
+            (pid, matches!(command.role, Role::Above(_))),
+            out,
+            err,
+            sink,
+        )
+        .await
     }
 
     /// Like [`Self::run`], with standard output to a pipe of the caller.
-    pub async fn run_into(&self, command: &Command, out: std::io::PipeWriter, sink: &mut impl Sink) -> Result<Exit, RunError> {
+    pub async fn run_into(
+        &self,
+        command: &Command,
+        out: std::io::PipeWriter,
+        sink: &mut impl Sink,
+    ) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::from(out), InSpite::None)?;
         let err = child.stderr.take();
-        self.watch(&mut child, (pid, matches!(command.role, Role::Above(_))), None, err, sink).await
+        self.watch(
+            &mut child,
+            (pid, matches!(command.role, Role::Above(_))),
+            None,
+            err,
+            sink,
+        )
+        .await
     }
 
     /// Like [`Self::run_into`] for a command that only reads: starts even if the attempt is being stopped, unless commands were
@@ -171,7 +209,11 @@ impl Children {
     }
 
     /// Like [`Self::run`] for the end of the attempt: starts even after running commands were killed.
-    pub async fn run_at_the_end(&self, command: &Command, sink: &mut impl Sink) -> Result<Exit, RunError> {
+    pub async fn run_at_the_end(
+        &self,
+        command: &Command,
+        sink: &mut impl Sink,
+    ) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::piped(), InSpite::Kill)?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         self.watch(&mut child, (pid, false), out, err, sink).await
@@ -239,7 +281,13 @@ async fn read<R: AsyncRead + Unpin>(stream: &mut Option<R>, buffer: &mut [u8]) -
 
 fn exit(status: ExitStatus, told: bool) -> Exit {
     let signal = status.signal();
-    Exit { code: status.code().unwrap_or_else(|| 128 + signal.unwrap_or_default()), signal, told }
+    Exit {
+        code: status
+            .code()
+            .unwrap_or_else(|| 128 + signal.unwrap_or_default()),
+        signal,
+        told,
+    }
 }
 
 #[cfg(test)]

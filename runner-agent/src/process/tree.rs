@@ -20,10 +20,20 @@ pub fn own_pid() -> i32 {
 pub(super) fn parents() -> HashMap<i32, i32> {
     let mut parents = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
         // `pid (name, which may contain anything) state parent …`
-        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(1)?.parse().ok());
+        let parent = stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(1)?.parse().ok());
         if let Some(parent) = parent {
             parents.insert(pid, parent);
         }
@@ -34,7 +44,10 @@ pub(super) fn parents() -> HashMap<i32, i32> {
 /// All descendants of `root`, nearest first.
 pub fn descendants(root: i32) -> Vec<i32> {
     let parents = parents();
-    let below = parents.keys().copied().filter(|pid| *pid != root && above(&parents, *pid).any(|at| at == root));
+    let below = parents
+        .keys()
+        .copied()
+        .filter(|pid| *pid != root && above(&parents, *pid).any(|at| at == root));
     let mut below: Vec<_> = below.collect();
     below.sort_by_cached_key(|pid| above(&parents, *pid).count());
     below
@@ -66,8 +79,16 @@ impl Executable {
     pub(super) fn below(self, root: i32) -> Vec<i32> {
         let parents = parents();
         let is_below = |pid: i32| pid != root && above(&parents, pid).any(|at| at == root);
-        let all: HashSet<i32> = parents.keys().copied().filter(|pid| is_below(*pid) && self.is_run_by(*pid)).collect();
-        let first = |pid: &i32| !above(&parents, *pid).take_while(|at| *at != root).any(|at| all.contains(&at));
+        let all: HashSet<i32> = parents
+            .keys()
+            .copied()
+            .filter(|pid| is_below(*pid) && self.is_run_by(*pid))
+            .collect();
+        let first = |pid: &i32| {
+            !above(&parents, *pid)
+                .take_while(|at| *at != root)
+                .any(|at| all.contains(&at))
+        };
         all.iter().copied().filter(first).collect()
     }
 }

@@ -38,7 +38,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { package: 2 << 30, cache: 20 << 30, spared: Duration::from_secs(3600) }
+        Self {
+            package: 2 << 30,
+            cache: 20 << 30,
+            spared: Duration::from_secs(3600),
+        }
     }
 }
 
@@ -75,7 +79,11 @@ pub struct Serving {
 impl Cache {
     /// Makes a handle. The directory is created with the first package.
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { dir: SharedDir::at(root), platform: Platform::here().to_string(), limits: Limits::default() }
+        Self {
+            dir: SharedDir::at(root),
+            platform: Platform::here().to_string(),
+            limits: Limits::default(),
+        }
     }
 
     #[must_use]
@@ -100,7 +108,9 @@ impl Cache {
                         break;
                     }
                     Ok(None) => {}
-                    Err(error) => serving.notes.push(format!("{} {}: {error}", locked.provider, locked.version)),
+                    Err(error) => serving
+                        .notes
+                        .push(format!("{} {}: {error}", locked.provider, locked.version)),
                 }
             }
         }
@@ -109,13 +119,24 @@ impl Cache {
 
     fn serve_one(&self, locked: &Locked, h1: &H1, mirror: &Path) -> Result<Option<Served>> {
         let place = self.place(locked, h1);
-        let Some(used) = self.take(&place, h1)? else { return Ok(None) };
-        let link = mirror.join(locked.provider.path()).join(&locked.version).join(&self.platform);
+        let Some(used) = self.take(&place, h1)? else {
+            return Ok(None);
+        };
+        let link = mirror
+            .join(locked.provider.path())
+            .join(&locked.version)
+            .join(&self.platform);
         let dir = link.parent().unwrap_or(mirror);
         // The tool resolves it from another directory.
         let package = in_place(&place).canonicalize().map_err(at(&place))?;
-        fs::create_dir_all(dir).and_then(|()| symlink(package, &link)).map_err(at(&link))?;
-        Ok(Some(Served { provider: locked.provider.clone(), version: locked.version.clone(), _used: used }))
+        fs::create_dir_all(dir)
+            .and_then(|()| symlink(package, &link))
+            .map_err(at(&link))?;
+        Ok(Some(Served {
+            provider: locked.provider.clone(),
+            version: locked.version.clone(),
+            _used: used,
+        }))
     }
 
     /// Takes a package into use, if it exists and is unchanged. Removes a changed one.
@@ -124,13 +145,19 @@ impl Cache {
         if !place.join(USED).is_file() {
             return Ok(None);
         }
-        let Some(used) = hold(place)? else { return Ok(None) };
+        let Some(used) = hold(place)? else {
+            return Ok(None);
+        };
         let text = fs::read(place.join(RECORD)).unwrap_or_default();
         let broken = |what: String| {
             self.dir.discard(place)?;
-            Err(Error::integrity(format!("the cache had {what} for {h1}, which was removed")))
+            Err(Error::integrity(format!(
+                "the cache had {what} for {h1}, which was removed"
+            )))
         };
-        let Ok(known) = serde_json::from_slice::<Record>(&text) else { return broken("no record".to_owned()) };
+        let Ok(known) = serde_json::from_slice::<Record>(&text) else {
+            return broken("no record".to_owned());
+        };
         let package = in_place(place);
         if !known.holds(&package) {
             let (found, now) = known.again(&package).map_err(at(&package))?;
@@ -146,19 +173,28 @@ impl Cache {
 
     /// The directory of a package.
     pub(super) fn place(&self, locked: &Locked, h1: &H1) -> PathBuf {
-        self.dir.root().join(locked.provider.path()).join(&locked.version).join(&self.platform).join(h1.hex())
+        self.dir
+            .root()
+            .join(locked.provider.path())
+            .join(&locked.version)
+            .join(&self.platform)
+            .join(h1.hex())
     }
 
     /// The name of a package's lock and of its staging directory.
     pub(super) fn key(&self, locked: &Locked) -> String {
-        Digest::of(format!("{}/{}/{}", locked.provider, locked.version, self.platform).as_bytes()).to_string()
+        Digest::of(format!("{}/{}/{}", locked.provider, locked.version, self.platform).as_bytes())
+            .to_string()
     }
 }
 
 /// Writes the record of a package atomically.
 pub(super) fn write_record(place: &Path, record: &Record) -> Result<()> {
     let path = place.join(RECORD);
-    replace(&path, &serde_json::to_vec(record).map_err(|error| at(&path)(error.into()))?)
+    replace(
+        &path,
+        &serde_json::to_vec(record).map_err(|error| at(&path)(error.into()))?,
+    )
 }
 
 #[cfg(test)]
@@ -166,7 +202,11 @@ impl Served {
     /// Makes a result without a mirror.
     pub(super) fn of_test(provider: &str, version: &str) -> Self {
         let provider = Provider::parse(provider).unwrap();
-        Self { provider, version: version.to_owned(), _used: File::open("/dev/null").unwrap() }
+        Self {
+            provider,
+            version: version.to_owned(),
+            _used: File::open("/dev/null").unwrap(),
+        }
     }
 }
 
@@ -180,11 +220,25 @@ mod tests {
     fn mirror_has_exactly_the_locked_packages() {
         let stack = Stack::new();
         let cache = stack.cache();
-        assert!(cache.serve(&stack.lock(), &stack.mirror()).served.is_empty());
-        assert_eq!(cache.keep(&stack.lock(), &stack.data(), &never).kept.len(), 1);
+        assert!(
+            cache
+                .serve(&stack.lock(), &stack.mirror())
+                .served
+                .is_empty()
+        );
+        assert_eq!(
+            cache.keep(&stack.lock(), &stack.data(), &never).kept.len(),
+            1
+        );
         let serving = cache.serve(&stack.lock(), &stack.mirror());
-        assert_eq!((serving.served[0].to_string().as_str(), serving.notes.len()), ("registry.opentofu.org/acme/one 1.2.3", 0));
-        let link = stack.mirror().join("registry.opentofu.org/acme/one/1.2.3").join(Platform::here().to_string());
+        assert_eq!(
+            (serving.served[0].to_string().as_str(), serving.notes.len()),
+            ("registry.opentofu.org/acme/one 1.2.3", 0)
+        );
+        let link = stack
+            .mirror()
+            .join("registry.opentofu.org/acme/one/1.2.3")
+            .join(Platform::here().to_string());
         assert!(link.is_symlink() && link.join("terraform-provider-one_v1.2.3").is_file());
         // Another hash, version or provider is another package; the mirror has only current ones.
         let lock = stack.lock();
@@ -203,7 +257,12 @@ mod tests {
         let mut several = lock.clone();
         several.providers[0].packages.insert(0, H1::of([]));
         assert_eq!(cache.serve(&several, &stack.mirror()).served.len(), 1);
-        assert!(cache.serve(&Lock::default(), &stack.mirror()).served.is_empty());
+        assert!(
+            cache
+                .serve(&Lock::default(), &stack.mirror())
+                .served
+                .is_empty()
+        );
     }
 
     #[test]
@@ -216,7 +275,9 @@ mod tests {
             }),
             ("more", |p| fs::write(p.join("more"), "").unwrap()),
             ("less", |p| fs::remove_file(p.join("LICENSE.txt")).unwrap()),
-            ("renamed", |p| fs::rename(p.join("LICENSE.txt"), p.join("LICENSE")).unwrap()),
+            ("renamed", |p| {
+                fs::rename(p.join("LICENSE.txt"), p.join("LICENSE")).unwrap()
+            }),
         ];
         for (name, change) in changes {
             let stack = Stack::new();
@@ -225,10 +286,17 @@ mod tests {
             let package = stack.package();
             change(&package);
             let serving = cache.serve(&stack.lock(), &stack.mirror());
-            assert!(serving.served.is_empty() && serving.notes[0].ends_with("which was removed"), "{name}: {serving:?}");
+            assert!(
+                serving.served.is_empty() && serving.notes[0].ends_with("which was removed"),
+                "{name}: {serving:?}"
+            );
             assert!(!package.exists() && !stack.mirror().exists(), "{name}");
             // The next run stores it again.
-            assert_eq!(cache.keep(&stack.lock(), &stack.data(), &never).kept.len(), 1, "{name}");
+            assert_eq!(
+                cache.keep(&stack.lock(), &stack.data(), &never).kept.len(),
+                1,
+                "{name}"
+            );
         }
     }
 
@@ -242,7 +310,10 @@ mod tests {
         let before = fs::read(&record).unwrap();
         fs::set_permissions(&binary, fs::Permissions::from_mode(0o000)).unwrap();
         assert_eq!(cache.serve(&stack.lock(), &stack.mirror()).served.len(), 1);
-        assert_eq!(fs::metadata(&binary).unwrap().permissions().mode() & 0o777, 0o555);
+        assert_eq!(
+            fs::metadata(&binary).unwrap().permissions().mode() & 0o777,
+            0o555
+        );
         let after = fs::read(&record).unwrap();
         assert_ne!(before, after);
         // The new stamp is stored, so the next run does not read it.
@@ -257,7 +328,10 @@ mod tests {
         cache.keep(&stack.lock(), &stack.data(), &never);
         fs::write(stack.package().with_file_name(RECORD), "{").unwrap();
         let serving = cache.serve(&stack.lock(), &stack.mirror());
-        assert!(serving.served.is_empty() && serving.notes.len() == 1 && !stack.package().exists(), "{serving:?}");
+        assert!(
+            serving.served.is_empty() && serving.notes.len() == 1 && !stack.package().exists(),
+            "{serving:?}"
+        );
         let none = Cache::at("/proc/version").serve(&stack.lock(), &stack.mirror());
         assert!(none.served.is_empty() && none.notes.is_empty(), "{none:?}");
         let kept = Cache::at("/proc/version").keep(&stack.lock(), &stack.data(), &never);

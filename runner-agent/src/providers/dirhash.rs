@@ -16,7 +16,10 @@ impl H1 {
     pub fn of<'a>(files: impl IntoIterator<Item = (&'a str, Digest)>) -> Self {
         let mut files: Vec<_> = files.into_iter().collect();
         files.sort_unstable_by_key(|(name, _)| *name);
-        let lines: Vec<_> = files.iter().map(|(name, digest)| format!("{digest}  {name}\n")).collect();
+        let lines: Vec<_> = files
+            .iter()
+            .map(|(name, digest)| format!("{digest}  {name}\n"))
+            .collect();
         Self(*Digest::of(lines.concat().as_bytes()).as_bytes())
     }
 
@@ -40,7 +43,9 @@ impl FromStr for H1 {
     type Err = NoH1;
 
     fn from_str(text: &str) -> Result<Self, NoH1> {
-        let bytes = STANDARD.decode(text.strip_prefix("h1:").ok_or(NoH1)?).map_err(|_| NoH1)?;
+        let bytes = STANDARD
+            .decode(text.strip_prefix("h1:").ok_or(NoH1)?)
+            .map_err(|_| NoH1)?;
         bytes.try_into().map(Self).map_err(|_| NoH1)
     }
 }
@@ -50,7 +55,12 @@ mod tests {
     use super::*;
 
     fn h1(files: &[(&str, &str)]) -> String {
-        H1::of(files.iter().map(|(name, content)| (*name, Digest::of(content.as_bytes())))).to_string()
+        H1::of(
+            files
+                .iter()
+                .map(|(name, content)| (*name, Digest::of(content.as_bytes()))),
+        )
+        .to_string()
     }
 
     /// Written by Terraform 1.5.7 and OpenTofu 1.10.6 to their lock files for these files in a filesystem mirror.
@@ -66,14 +76,20 @@ mod tests {
             ("docs.b", "y"),
             ("docs-a", "x"),
         ];
-        assert_eq!(h1(&several), "h1:lE+kcBqRAJkGv6DSFXXZYmCT7XbTeTc2pZu2jM+mK98=");
+        assert_eq!(
+            h1(&several),
+            "h1:lE+kcBqRAJkGv6DSFXXZYmCT7XbTeTc2pZu2jM+mK98="
+        );
     }
 
     #[test]
     fn hash_round_trips() {
         let text = "h1:VlY+K7RPfQ3/gGEpG6qQdhvCbbzqpnd0br0XwBzOdY8=";
         let h1: H1 = text.parse().unwrap();
-        assert_eq!((h1.to_string().as_str(), &h1.hex()[..8]), (text, "56563e2b"));
+        assert_eq!(
+            (h1.to_string().as_str(), &h1.hex()[..8]),
+            (text, "56563e2b")
+        );
         let no = [
             "zh:56563e2b",
             "h1:",

@@ -32,9 +32,15 @@ impl Provider {
     /// Parses `HOST/NAMESPACE/NAME`; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let parts: Vec<_> = text.split('/').collect();
-        let [host, namespace, name] = parts[..] else { return None };
+        let [host, namespace, name] = parts[..] else {
+            return None;
+        };
         let all = is_name(host, ":.-_") && is_name(namespace, ".-_") && is_name(name, ".-_");
-        all.then(|| Self { host: host.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
+        all.then(|| Self {
+            host: host.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
     }
 
     /// Its directory in a mirror.
@@ -53,7 +59,9 @@ impl fmt::Display for Provider {
 fn is_name(text: &str, besides: &str) -> bool {
     text.len() <= 128
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || besides.contains(c))
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || besides.contains(c))
 }
 
 /// A provider in the lock file.
@@ -80,7 +88,11 @@ impl Lock {
     /// It cannot be read, or is no lock file.
     pub fn of(stack: &Path) -> io::Result<Self> {
         let flags = nix::libc::O_NONBLOCK;
-        let file = match fs::OpenOptions::new().read(true).custom_flags(flags).open(stack.join(LOCK_FILE)) {
+        let file = match fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(stack.join(LOCK_FILE))
+        {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             file => file?,
         };
@@ -90,7 +102,10 @@ impl Lock {
         let mut text = String::new();
         file.take(MOST + 1).read_to_string(&mut text)?;
         if text.len() as u64 > MOST {
-            return Err(io::Error::other(format!("it is larger than {} KiB", MOST >> 10)));
+            return Err(io::Error::other(format!(
+                "it is larger than {} KiB",
+                MOST >> 10
+            )));
         }
         Self::parse(&text).map_err(io::Error::other)
     }
@@ -102,17 +117,40 @@ impl Lock {
     pub fn parse(text: &str) -> Result<Self, String> {
         let body = hcl::parse(text)?;
         let mut providers = Vec::new();
-        for block in body.blocks().filter(|block| block.ident.as_str() == "provider") {
-            let [label] = block.labels.as_slice() else { continue };
-            let value = |name: &str| block.body.get_attribute(name).map(|attribute| &attribute.value);
-            let version = value("version").and_then(Expression::as_str).filter(|version| is_name(version, ".-+"));
-            let (Some(provider), Some(version)) = (Provider::parse(label.as_str()), version) else { continue };
-            let hashes = value("hashes").and_then(Expression::as_array).into_iter().flatten();
-            let mut packages: Vec<H1> = hashes.filter_map(|hash| hash.as_str()?.parse().ok()).collect();
+        for block in body
+            .blocks()
+            .filter(|block| block.ident.as_str() == "provider")
+        {
+            let [label] = block.labels.as_slice() else {
+                continue;
+            };
+            let value = |name: &str| {
+                block
+                    .body
+                    .get_attribute(name)
+                    .map(|attribute| &attribute.value)
+            };
+            let version = value("version")
+                .and_then(Expression::as_str)
+                .filter(|version| is_name(version, ".-+"));
+            let (Some(provider), Some(version)) = (Provider::parse(label.as_str()), version) else {
+                continue;
+            };
+            let hashes = value("hashes")
+                .and_then(Expression::as_array)
+                .into_iter()
+                .flatten();
+            let mut packages: Vec<H1> = hashes
+                .filter_map(|hash| hash.as_str()?.parse().ok())
+                .collect();
             packages.sort_unstable();
             packages.dedup();
             if !packages.is_empty() {
-                providers.push(Locked { provider, version: version.to_owned(), packages });
+                providers.push(Locked {
+                    provider,
+                    version: version.to_owned(),
+                    packages,
+                });
             }
         }
         Ok(Self { providers })
@@ -137,19 +175,38 @@ mod tests {
         let provider = Provider::parse("registry.opentofu.org/hashicorp/time").unwrap();
         let packages = vec![A.parse().unwrap(), B.parse().unwrap()];
         let lock = Lock::parse(&text).unwrap();
-        assert_eq!(lock.providers, [Locked { provider, version: "0.13.1".into(), packages }]);
+        assert_eq!(
+            lock.providers,
+            [Locked {
+                provider,
+                version: "0.13.1".into(),
+                packages
+            }]
+        );
     }
 
     #[test]
     fn unsafe_names_are_refused() {
         let of = |address: &str, version: &str| {
-            let text = format!("provider \"{address}\" {{\n  version = \"{version}\"\n  hashes = [\"{A}\"]\n}}\n");
+            let text = format!(
+                "provider \"{address}\" {{\n  version = \"{version}\"\n  hashes = [\"{A}\"]\n}}\n"
+            );
             Lock::parse(&text).unwrap().providers.len()
         };
         assert_eq!(of("registry.example.com:8443/a-b/c_d", "1.0.0-rc1+x.2"), 1);
-        for address in
-            ["../a/b", "a/../b", "a/b", "a/b/c/d", "a//b", "/a/b", ".aside/a/b", "a/b/c\\\"", "a/b/..", "a/b/c d", "ä/b/c"]
-        {
+        for address in [
+            "../a/b",
+            "a/../b",
+            "a/b",
+            "a/b/c/d",
+            "a//b",
+            "/a/b",
+            ".aside/a/b",
+            "a/b/c\\\"",
+            "a/b/..",
+            "a/b/c d",
+            "ä/b/c",
+        ] {
             assert_eq!(of(address, "1.0.0"), 0, "{address}");
         }
         for version in ["", "..", "../x", "1.0/..", ".locks", "1 0"] {
@@ -168,6 +225,9 @@ mod tests {
         }
         fs::remove_file(&path).unwrap();
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(Lock::of(dir.path()).is_err(), "and does not wait for a writer");
+        assert!(
+            Lock::of(dir.path()).is_err(),
+            "and does not wait for a writer"
+        );
     }
 }

@@ -46,8 +46,13 @@ pub(super) fn files(dir: &Path) -> io::Result<Vec<String>> {
     while let Some((dir, below, depth)) = rest.pop() {
         for entry in fs::read_dir(&dir)? {
             let entry = entry?;
-            let name = entry.file_name().into_string().ok().filter(|name| !name.contains(['\n', '\\']));
-            let name = name.ok_or_else(|| io::Error::other("a file has a name that none should have"))?;
+            let name = entry
+                .file_name()
+                .into_string()
+                .ok()
+                .filter(|name| !name.contains(['\n', '\\']));
+            let name =
+                name.ok_or_else(|| io::Error::other("a file has a name that none should have"))?;
             let (name, kind) = (format!("{below}{name}"), entry.file_type()?);
             if kind.is_dir() && depth < DEPTH {
                 rest.push((entry.path(), format!("{name}/"), depth + 1));
@@ -67,15 +72,27 @@ pub(super) fn files(dir: &Path) -> io::Result<Vec<String>> {
 
 /// Opens a regular file, without following a link or blocking on a pipe.
 fn open(path: &Path) -> io::Result<File> {
-    let file = File::options().read(true).custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other(format!("{} is no file", path.display()))) }
+    let file = File::options()
+        .read(true)
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
+        .open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other(format!("{} is no file", path.display())))
+    }
 }
 
 /// Copies and syncs a package of at most `most` bytes. The hash is of the written bytes.
 ///
 /// # Errors
 /// It is no package, is too large or changes during the copy; the disk failed; or it was cancelled.
-pub(super) fn copy(from: &Path, to: &Path, most: u64, stop: &dyn Fn() -> bool) -> io::Result<(H1, Record)> {
+pub(super) fn copy(
+    from: &Path,
+    to: &Path,
+    most: u64,
+    stop: &dyn Fn() -> bool,
+) -> io::Result<(H1, Record)> {
     let (mut digests, mut seen, mut size) = (Vec::new(), Vec::new(), 0);
     let mut buffer = vec![0; CHUNK];
     for name in files(from)? {
@@ -83,7 +100,13 @@ pub(super) fn copy(from: &Path, to: &Path, most: u64, stop: &dyn Fn() -> bool) -
         let executable = source.metadata()?.permissions().mode() & 0o111 != 0;
         let path = to.join(&name);
         fs::create_dir_all(path.parent().unwrap_or(to))?;
-        let mut copy = Hashing::new(File::options().create_new(true).write(true).mode(0o600).open(&path)?);
+        let mut copy = Hashing::new(
+            File::options()
+                .create_new(true)
+                .write(true)
+                .mode(0o600)
+                .open(&path)?,
+        );
         loop {
             let count = source.read(&mut buffer)?;
             if count == 0 {
@@ -91,7 +114,10 @@ pub(super) fn copy(from: &Path, to: &Path, most: u64, stop: &dyn Fn() -> bool) -
             }
             size += count as u64;
             if size > most {
-                return Err(io::Error::other(format!("it is larger than {} MiB", most >> 20)));
+                return Err(io::Error::other(format!(
+                    "it is larger than {} MiB",
+                    most >> 20
+                )));
             }
             if stop() {
                 return Err(io::Error::new(io::ErrorKind::Interrupted, "told to stop"));
@@ -101,14 +127,22 @@ pub(super) fn copy(from: &Path, to: &Path, most: u64, stop: &dyn Fn() -> bool) -
         copy.get_ref().set_permissions(mode(executable))?;
         copy.get_ref().sync_all()?;
         digests.push((name.clone(), copy.digest()));
-        seen.push(Seen { name, executable, stamp: Stamp::of(&path)? });
+        seen.push(Seen {
+            name,
+            executable,
+            stamp: Stamp::of(&path)?,
+        });
     }
     directories(to, &mut |dir| File::open(dir)?.sync_all())?;
     Ok((hash(&digests), Record { size, files: seen }))
 }
 
 fn hash(digests: &[(String, Digest)]) -> H1 {
-    H1::of(digests.iter().map(|(name, digest)| (name.as_str(), *digest)))
+    H1::of(
+        digests
+            .iter()
+            .map(|(name, digest)| (name.as_str(), *digest)),
+    )
 }
 
 fn mode(executable: bool) -> fs::Permissions {
@@ -130,10 +164,16 @@ impl Record {
     /// Whether a package is unchanged, by the stamps of its files.
     pub(super) fn holds(&self, package: &Path) -> bool {
         let same = |seen: &Seen, name: &String| {
-            seen.name == *name && Stamp::of(&package.join(name)).is_ok_and(|stamp| stamp == seen.stamp)
+            seen.name == *name
+                && Stamp::of(&package.join(name)).is_ok_and(|stamp| stamp == seen.stamp)
         };
         files(package).is_ok_and(|found| {
-            found.len() == self.files.len() && self.files.iter().zip(&found).all(|(seen, name)| same(seen, name))
+            found.len() == self.files.len()
+                && self
+                    .files
+                    .iter()
+                    .zip(&found)
+                    .all(|(seen, name)| same(seen, name))
         })
     }
 
@@ -147,13 +187,29 @@ impl Record {
         let _ = fs::set_permissions(package, fs::Permissions::from_mode(0o755));
         for name in files(package)? {
             let path = package.join(&name);
-            let executable = self.files.iter().any(|seen| seen.name == name && seen.executable);
+            let executable = self
+                .files
+                .iter()
+                .any(|seen| seen.name == name && seen.executable);
             let _ = fs::set_permissions(&path, mode(executable));
             let stamp = Stamp::of(&path)?;
-            digests.push((name.clone(), Digest::read(io::BufReader::with_capacity(CHUNK, open(&path)?))?));
-            seen.push(Seen { name, executable, stamp });
+            digests.push((
+                name.clone(),
+                Digest::read(io::BufReader::with_capacity(CHUNK, open(&path)?))?,
+            ));
+            seen.push(Seen {
+                name,
+                executable,
+                stamp,
+            });
         }
-        Ok((hash(&digests), Self { size: self.size, files: seen }))
+        Ok((
+            hash(&digests),
+            Self {
+                size: self.size,
+                files: seen,
+            },
+        ))
     }
 }
 
@@ -167,13 +223,23 @@ pub(super) fn runs_here(package: &Path, provider: &str, record: &Record) -> io::
         _ => return Ok(false),
     };
     let begin = format!("terraform-provider-{provider}");
-    for seen in record.files.iter().filter(|seen| seen.executable && seen.name.starts_with(&begin)) {
+    for seen in record
+        .files
+        .iter()
+        .filter(|seen| seen.executable && seen.name.starts_with(&begin))
+    {
         let mut header = [0; 20];
-        if open(&package.join(&seen.name))?.read_exact(&mut header).is_err() {
+        if open(&package.join(&seen.name))?
+            .read_exact(&mut header)
+            .is_err()
+        {
             continue;
         }
         // The ABI is unspecified or Linux.
-        if header.starts_with(b"\x7fELF\x02\x01\x01") && matches!(header[7], 0 | 3) && header[18..] == [machine, 0] {
+        if header.starts_with(b"\x7fELF\x02\x01\x01")
+            && matches!(header[7], 0 | 3)
+            && header[18..] == [machine, 0]
+        {
             return Ok(true);
         }
     }

@@ -32,7 +32,16 @@ impl Cache {
         self.dir.tidy()?;
         let mut all = Vec::new();
         packages(self.dir.root(), DEPTH, &mut all)?;
-        let removed = self.dir.make_room(all, |one| Piece { dir: &one.place, size: one.size, used: one.used }, most, spared)?;
+        let removed = self.dir.make_room(
+            all,
+            |one| Piece {
+                dir: &one.place,
+                size: one.size,
+                used: one.used,
+            },
+            most,
+            spared,
+        )?;
         Ok(removed.into_iter().map(|package| package.place).collect())
     }
 }
@@ -40,10 +49,18 @@ impl Cache {
 fn packages(dir: &Path, depth: usize, all: &mut Vec<Package>) -> Result<()> {
     if depth == 0 {
         // Without a record it is no package; storing one of its name replaces it.
-        let record = fs::read(dir.join(RECORD)).ok().and_then(|text| serde_json::from_slice::<Record>(&text).ok());
-        let used = fs::metadata(dir.join(USED)).and_then(|meta| meta.modified()).ok();
+        let record = fs::read(dir.join(RECORD))
+            .ok()
+            .and_then(|text| serde_json::from_slice::<Record>(&text).ok());
+        let used = fs::metadata(dir.join(USED))
+            .and_then(|meta| meta.modified())
+            .ok();
         if let (Some(record), Some(used)) = (record, used) {
-            all.push(Package { place: dir.to_path_buf(), size: record.size, used });
+            all.push(Package {
+                place: dir.to_path_buf(),
+                size: record.size,
+                used,
+            });
         }
         return Ok(());
     }

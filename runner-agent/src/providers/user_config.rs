@@ -29,13 +29,24 @@ impl UserConfig {
             config.take(own)?;
         }
         for (host, token) in tokens {
-            if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '$' | '%')) {
-                return Err(format!("the token of {host} is invalid: a token is one word"));
+            if token.is_empty()
+                || !token
+                    .chars()
+                    .all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '$' | '%'))
+            {
+                return Err(format!(
+                    "the token of {host} is invalid: a token is one word"
+                ));
             }
             if config.text.contains(&format!("credentials \"{host}\"")) {
-                return Err(format!("{host} has two tokens, one in credentials.registries and one in credentials.cliConfig"));
+                return Err(format!(
+                    "{host} has two tokens, one in credentials.registries and one in credentials.cliConfig"
+                ));
             }
-            let _ = write!(config.text, "credentials \"{host}\" {{\n  token = \"{token}\"\n}}\n");
+            let _ = write!(
+                config.text,
+                "credentials \"{host}\" {{\n  token = \"{token}\"\n}}\n"
+            );
             config.secrets.push(token.clone());
         }
         Ok(config)
@@ -65,7 +76,11 @@ impl UserConfig {
         }
         // A parser message could contain a part of the text.
         let body = hcl::parse(own).map_err(|error| {
-            let place = error.split(':').next().filter(|place| place.starts_with("line ")).unwrap_or("the whole");
+            let place = error
+                .split(':')
+                .next()
+                .filter(|place| place.starts_with("line "))
+                .unwrap_or("the whole");
             format!("it is no CLI configuration in HCL: {place} is not understood")
         })?;
         for attribute in body.attributes() {
@@ -102,10 +117,15 @@ impl UserConfig {
 
 /// All string values of a block.
 fn secrets(block: &Block, found: &mut Vec<String>) {
-    found.extend(block.body.attributes().filter_map(|attribute| match &attribute.value {
-        Expression::String(text) => Some(text.value().clone()),
-        _ => None,
-    }));
+    found.extend(
+        block
+            .body
+            .attributes()
+            .filter_map(|attribute| match &attribute.value {
+                Expression::String(text) => Some(text.value().clone()),
+                _ => None,
+            }),
+    );
     block.body.blocks().for_each(|block| secrets(block, found));
 }
 
@@ -121,15 +141,25 @@ mod tests {
     fn each_host_has_one_token_block() {
         let tokens = [("registry.example.com".to_owned(), "abc.def".to_owned())];
         let config = UserConfig::of(&tokens, None).unwrap();
-        assert_eq!(config.text(), "credentials \"registry.example.com\" {\n  token = \"abc.def\"\n}\n");
+        assert_eq!(
+            config.text(),
+            "credentials \"registry.example.com\" {\n  token = \"abc.def\"\n}\n"
+        );
         assert_eq!(config.secrets, ["abc.def"]);
         assert!(!config.installs && config.leaves_checkpoint());
         for token in ["", "two words", "a\"\n}", "${x}"] {
             let error = UserConfig::of(&[("h".to_owned(), token.to_owned())], None).unwrap_err();
-            assert!(error.contains("token of h") && (token.len() < 2 || !error.contains(token)), "{error}");
+            assert!(
+                error.contains("token of h") && (token.len() < 2 || !error.contains(token)),
+                "{error}"
+            );
         }
         let own = "credentials \"registry.example.com\" { token = \"x\" }";
-        assert!(UserConfig::of(&tokens, Some(own)).unwrap_err().contains("has two tokens"));
+        assert!(
+            UserConfig::of(&tokens, Some(own))
+                .unwrap_err()
+                .contains("has two tokens")
+        );
         assert!(UserConfig::of(&[], None).unwrap().is_empty());
     }
 
@@ -147,13 +177,24 @@ mod tests {
     #[test]
     fn pawls_settings_are_refused() {
         assert!(refused("plugin_cache_dir = \"/tmp\"").starts_with("plugin_cache_dir is refused"));
-        assert!(refused("credentials_helper \"x\" {\n  args = []\n}").starts_with("credentials_helper is refused"));
+        assert!(
+            refused("credentials_helper \"x\" {\n  args = []\n}")
+                .starts_with("credentials_helper is refused")
+        );
         let dev = "provider_installation {\n  dev_overrides {\n    \"a/b\" = \"/tmp\"\n  }\n  direct {}\n}";
-        assert!(refused(dev).starts_with("dev_overrides is refused"), "{}", refused(dev));
+        assert!(
+            refused(dev).starts_with("dev_overrides is refused"),
+            "{}",
+            refused(dev)
+        );
         assert!(refused("provider_installation {\n}").contains("names neither a mirror"));
         let broken = "credentials \"h\" {\n  token = s3cret s3cret\n}";
         let error = refused(broken);
-        assert!(error.starts_with("it is no CLI configuration in HCL: line ") && !error.contains("s3cret"), "{error}");
+        assert!(
+            error.starts_with("it is no CLI configuration in HCL: line ")
+                && !error.contains("s3cret"),
+            "{error}"
+        );
         assert!(refused("{\"credentials\": {}}").contains("no CLI configuration in HCL"));
     }
 }

@@ -13,7 +13,11 @@ pub struct Clocked {
 
 /// A history line: `10:00:01  Setup  1.1s  git 4c1d2e3 of main`.
 pub fn line(at: Clocked, phase: &str, text: &str) -> String {
-    let time = at.since.to_zoned(TimeZone::UTC).strftime("%H:%M:%S").to_string();
+    let time = at
+        .since
+        .to_zoned(TimeZone::UTC)
+        .strftime("%H:%M:%S")
+        .to_string();
     let line = format!("{time}  {phase}  {}  {text}", span(at.took));
     line.trim_end().to_owned()
 }
@@ -35,13 +39,25 @@ mod tests {
 
     #[test]
     fn line_has_time_phase_and_duration() {
-        let at = Clocked { since: "2026-11-21T10:00:01Z".parse().unwrap(), took: Duration::from_millis(1_120) };
-        assert_eq!(line(at, "Setup", "git 4c1d2e3 of main"), "10:00:01  Setup  1.1s  git 4c1d2e3 of main");
+        let at = Clocked {
+            since: "2026-11-21T10:00:01Z".parse().unwrap(),
+            took: Duration::from_millis(1_120),
+        };
+        assert_eq!(
+            line(at, "Setup", "git 4c1d2e3 of main"),
+            "10:00:01  Setup  1.1s  git 4c1d2e3 of main"
+        );
     }
 
     #[test]
     fn durations_are_short() {
-        for (millis, text) in [(40, "0.0s"), (1_149, "1.1s"), (12_900, "12s"), (185_000, "3m5s"), (7_800_000, "2h10m")] {
+        for (millis, text) in [
+            (40, "0.0s"),
+            (1_149, "1.1s"),
+            (12_900, "12s"),
+            (185_000, "3m5s"),
+            (7_800_000, "2h10m"),
+        ] {
             assert_eq!(span(Duration::from_millis(millis)), text);
         }
     }

@@ -60,7 +60,9 @@ impl Commands {
     /// The command that approves a plan, ready to paste. In a cluster it takes the user's name from `kubectl auth whoami`.
     pub fn approve(&self, checksum: &str) -> String {
         match self {
-            Self::Cluster { namespace, run, .. } => names::approve_command(namespace, run, checksum),
+            Self::Cluster { namespace, run, .. } => {
+                names::approve_command(namespace, run, checksum)
+            }
             Self::Folder { command, .. } => format!("{command} --approve {checksum}"),
         }
     }
@@ -77,28 +79,51 @@ impl Commands {
     fn recover(&self) -> String {
         match self {
             Self::Cluster { namespace, run, .. } => names::recover_command(namespace, run),
-            Self::Folder { command, .. } => format!("import what the message names, then: {command}"),
+            Self::Folder { command, .. } => {
+                format!("import what the message names, then: {command}")
+            }
         }
     }
 
     /// The command that shows the log.
     pub fn logs(&self) -> String {
         match self {
-            Self::Cluster { namespace, run, stored: true } => names::stored_log_command(namespace, run),
-            Self::Cluster { namespace, run, stored: false } => names::logs_command(namespace, run),
+            Self::Cluster {
+                namespace,
+                run,
+                stored: true,
+            } => names::stored_log_command(namespace, run),
+            Self::Cluster {
+                namespace,
+                run,
+                stored: false,
+            } => names::logs_command(namespace, run),
             Self::Folder { record, .. } => format!("cat {}", record.join("log").display()),
         }
     }
 
     pub fn awaiting(&self, summary: &str, until: Timestamp, held: Held) -> String {
-        let time = |at: Timestamp| at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+        let time = |at: Timestamp| {
+            at.to_zoned(TimeZone::UTC)
+                .strftime("%Y-%m-%d %H:%M:%S UTC")
+                .to_string()
+        };
         let pod = match (self, held) {
             (Self::Folder { .. }, _) => String::new(),
-            (Self::Cluster { .. }, Held::All) => "; without a datastore its pod is held as long".to_owned(),
-            (Self::Cluster { .. }, Held::Until(at)) => format!("; its pod is held until {}", time(at)),
-            (Self::Cluster { .. }, Held::No) => "; no pod is held, an approval gets a new one".to_owned(),
+            (Self::Cluster { .. }, Held::All) => {
+                "; without a datastore its pod is held as long".to_owned()
+            }
+            (Self::Cluster { .. }, Held::Until(at)) => {
+                format!("; its pod is held until {}", time(at))
+            }
+            (Self::Cluster { .. }, Held::No) => {
+                "; no pod is held, an approval gets a new one".to_owned()
+            }
         };
-        format!("plan {summary} waits for approval until {}{pod}", time(until))
+        format!(
+            "plan {summary} waits for approval until {}{pod}",
+            time(until)
+        )
     }
 
     /// History entry of a plan that needed no approval.
@@ -132,23 +157,38 @@ pub fn quiet(phase: Phase, since: Timestamp, current: Option<&str>, ends: Option
         Phase::AwaitingApproval => "init of the plan that was kept".to_owned(),
         phase => phase.as_str().to_lowercase(),
     };
-    let place = current.map(|address| format!(", at {}", clip(address, 200))).unwrap_or_default();
+    let place = current
+        .map(|address| format!(", at {}", clip(address, 200)))
+        .unwrap_or_default();
     let day = |at: Timestamp| at.to_zoned(TimeZone::UTC).date();
     let time = |at: Timestamp| {
-        let format = if day(at) == day(since) { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" };
+        let format = if day(at) == day(since) {
+            "%H:%M:%S"
+        } else {
+            "%Y-%m-%d %H:%M:%S"
+        };
         at.to_zoned(TimeZone::UTC).strftime(format).to_string()
     };
     let end = match ends {
         Some(Ends::Deadline(at)) => format!("; it ends at the deadline at {}", time(at)),
-        Some(Ends::Killed(at)) => format!("; it was asked to stop, and the blocking process is killed at {}", time(at)),
+        Some(Ends::Killed(at)) => format!(
+            "; it was asked to stop, and the blocking process is killed at {}",
+            time(at)
+        ),
         None => String::new(),
     };
-    format!("{what} has printed nothing new since {}{place}{end} (UTC)", time(since))
+    format!(
+        "{what} has printed nothing new since {}{place}{end} (UTC)",
+        time(since)
+    )
 }
 
 /// A run ended without an apply because a user or a rule stopped it.
 pub fn stopped(commands: &Commands, what: &str) -> Text {
-    Text { message: format!("{what}; nothing was applied"), next_step: Some(commands.rerun()) }
+    Text {
+        message: format!("{what}; nothing was applied"),
+        next_step: Some(commands.rerun()),
+    }
 }
 
 /// An attempt failed, and another may follow.
@@ -170,15 +210,32 @@ pub fn failed(commands: &Commands, failure: &Failure, fixed: Option<&'static str
         Commands::Cluster { .. } => Place::Cluster,
         Commands::Folder { .. } => Place::Laptop,
     };
-    let facts = Facts { again: commands.rerun(), logs: commands.logs(), fixed, ..Facts::default() }.of(failure);
-    Text { message: format!("{}; {changed}", failure.message), next_step: Some(next_step(&failure.reason, place, &facts)) }
+    let facts = Facts {
+        again: commands.rerun(),
+        logs: commands.logs(),
+        fixed,
+        ..Facts::default()
+    }
+    .of(failure);
+    Text {
+        message: format!("{}; {changed}", failure.message),
+        next_step: Some(next_step(&failure.reason, place, &facts)),
+    }
 }
 
 /// Adds what a failed apply did, and the recovery command if there is something to recover.
-pub fn accounted(text: &mut Text, commands: &Commands, progress: Option<&Progress>, journal: Option<&Journal>) {
+pub fn accounted(
+    text: &mut Text,
+    commands: &Commands,
+    progress: Option<&Progress>,
+    journal: Option<&Journal>,
+) {
     let mut more = String::new();
     if let Some(progress) = progress.filter(|progress| progress.total > 0) {
-        more = format!("; {} of {} operations succeeded", progress.done, progress.total);
+        more = format!(
+            "; {} of {} operations succeeded",
+            progress.done, progress.total
+        );
     }
     if let Some(journal) = journal {
         more = format!("{more}; {}", journal.summary);
@@ -196,11 +253,18 @@ mod tests {
     use crds::{Diagnostic, Reason};
 
     fn cluster() -> Commands {
-        Commands::Cluster { namespace: "team".into(), run: "vpc".into(), stored: true }
+        Commands::Cluster {
+            namespace: "team".into(),
+            run: "vpc".into(),
+            stored: true,
+        }
     }
 
     fn folder() -> Commands {
-        Commands::Folder { command: "runner-agent local apply net".into(), record: "net/.pawl/runs/1".into() }
+        Commands::Folder {
+            command: "runner-agent local apply net".into(),
+            record: "net/.pawl/runs/1".into(),
+        }
     }
 
     #[test]
@@ -215,7 +279,11 @@ mod tests {
     #[test]
     fn failure_message_has_cause_place_and_next_step() {
         let mut f = Reason::InvalidConfiguration.failure("plan failed: x");
-        f.diagnostics = vec![Diagnostic { file: Some("main.tf".into()), line: Some(7), ..Diagnostic::default() }];
+        f.diagnostics = vec![Diagnostic {
+            file: Some("main.tf".into()),
+            line: Some(7),
+            ..Diagnostic::default()
+        }];
         let text = failed(&cluster(), &f, None);
         assert_eq!(text.message, "plan failed: x; nothing was changed");
         assert_eq!(
@@ -223,7 +291,10 @@ mod tests {
             "correct main.tf:7, then: kubectl annotate -n team tfrun.pawl.run/vpc pawl.run/rerun=true"
         );
         let text = failed(&folder(), &f, None).next_step.unwrap();
-        assert_eq!(text, "correct main.tf:7, then: runner-agent local apply net");
+        assert_eq!(
+            text,
+            "correct main.tf:7, then: runner-agent local apply net"
+        );
     }
 
     #[test]
@@ -236,13 +307,26 @@ mod tests {
             "plan has printed nothing new since 10:31:02; it ends at the deadline at 10:45:00 (UTC)"
         );
         assert_eq!(
-            quiet(Phase::Apply, since, Some("aws_db_instance.main"), Some(Ends::Deadline(at("2026-11-22T04:31:02Z")))),
+            quiet(
+                Phase::Apply,
+                since,
+                Some("aws_db_instance.main"),
+                Some(Ends::Deadline(at("2026-11-22T04:31:02Z")))
+            ),
             "apply has printed nothing new since 10:31:02, at aws_db_instance.main; it ends at the deadline at 2026-11-22 04:31:02 (UTC)"
         );
         assert_eq!(
-            quiet(Phase::Apply, since, None, Some(Ends::Killed(at("2026-11-21T10:40:00Z")))),
+            quiet(
+                Phase::Apply,
+                since,
+                None,
+                Some(Ends::Killed(at("2026-11-21T10:40:00Z")))
+            ),
             "apply has printed nothing new since 10:31:02; it was asked to stop, and the blocking process is killed at 10:40:00 (UTC)"
         );
-        assert!(quiet(Phase::AwaitingApproval, since, None, None).starts_with("init of the plan that was kept has said nothing"));
+        assert!(
+            quiet(Phase::AwaitingApproval, since, None, None)
+                .starts_with("init of the plan that was kept has said nothing")
+        );
     }
 }

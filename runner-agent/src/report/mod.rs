@@ -19,7 +19,15 @@ const ALIKE: f64 = 0.8;
 
 /// The end of a message on an unknown name: ` (did you mean NAME?)`, or nothing if none is similar. Ignores case.
 pub fn suggestion<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let alike = known.into_iter().map(|other| (strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase()), other));
-    let best = alike.filter(|(alike, _)| *alike >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0));
-    best.map(|(_, other)| format!(" (did you mean {other}?)")).unwrap_or_default()
+    let alike = known.into_iter().map(|other| {
+        (
+            strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase()),
+            other,
+        )
+    });
+    let best = alike
+        .filter(|(alike, _)| *alike >= ALIKE)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    best.map(|(_, other)| format!(" (did you mean {other}?)"))
+        .unwrap_or_default()
 }

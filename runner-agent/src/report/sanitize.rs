@@ -8,7 +8,9 @@ use crds::text::reorders;
 /// Escapes terminal control sequences and bidirectional controls: `^[` for an escape, `<U+202E>` for a change of direction. Removes
 /// sequences that only set colours, or retains them with `colour`. Retains tabs and line ends.
 pub fn sanitize(text: &str, colour: bool) -> Cow<'_, str> {
-    let Some(first) = text.find(steers) else { return Cow::Borrowed(text) };
+    let Some(first) = text.find(steers) else {
+        return Cow::Borrowed(text);
+    };
     let mut out = String::with_capacity(text.len() + 16);
     out.push_str(&text[..first]);
     let mut rest = &text[first..];
@@ -24,7 +26,9 @@ pub fn sanitize(text: &str, colour: bool) -> Cow<'_, str> {
             // Part of a line end.
             '\r' if rest.is_empty() || rest.starts_with('\n') => {}
             c if !steers(c) => out.push(c),
-            '\0'..='\x7f' => out.extend(['^', char::from(u8::try_from(c).unwrap_or_default() ^ 0x40)]),
+            '\0'..='\x7f' => {
+                out.extend(['^', char::from(u8::try_from(c).unwrap_or_default() ^ 0x40)])
+            }
             c => drop(write!(out, "<U+{:04X}>", u32::from(c))),
         }
     }
@@ -38,7 +42,9 @@ fn steers(c: char) -> bool {
 
 /// Length in bytes of a colour sequence at the start; 0 if there is none.
 fn colours(text: &str) -> usize {
-    let Some(parameters) = text.strip_prefix("\x1b[") else { return 0 };
+    let Some(parameters) = text.strip_prefix("\x1b[") else {
+        return 0;
+    };
     match parameters.find(|c: char| !c.is_ascii_digit() && c != ';') {
         Some(end) if parameters[end..].starts_with('m') => "\x1b[".len() + end + 1,
         _ => 0,
@@ -51,7 +57,10 @@ mod tests {
 
     #[test]
     fn colours_are_removed_and_controls_escaped() {
-        assert_eq!(sanitize("\u{1b}[31mred\u{1b}[0m \u{1b}[2J \u{202e}txt.exe", false), "red ^[[2J <U+202E>txt.exe");
+        assert_eq!(
+            sanitize("\u{1b}[31mred\u{1b}[0m \u{1b}[2J \u{202e}txt.exe", false),
+            "red ^[[2J <U+202E>txt.exe"
+        );
     }
 
     #[test]
@@ -72,10 +81,18 @@ mod tests {
     #[test]
     fn colours_are_optional_and_other_sequences_escaped() {
         let rows = [
-            ("\x1b[1;31mred\x1b[0m\x1b[m", "red", "\x1b[1;31mred\x1b[0m\x1b[m"),
+            (
+                "\x1b[1;31mred\x1b[0m\x1b[m",
+                "red",
+                "\x1b[1;31mred\x1b[0m\x1b[m",
+            ),
             ("\x1b[2K\x1b[1A", "^[[2K^[[1A", "^[[2K^[[1A"),
             ("\x1b]0;title\x07", "^[]0;title^G", "^[]0;title^G"),
-            ("\x1b]8;;http://x\x1b\\link", "^[]8;;http://x^[\\link", "^[]8;;http://x^[\\link"),
+            (
+                "\x1b]8;;http://x\x1b\\link",
+                "^[]8;;http://x^[\\link",
+                "^[]8;;http://x^[\\link",
+            ),
             ("\u{9b}31m", "<U+009B>31m", "<U+009B>31m"),
             ("good\rbad", "good^Mbad", "good^Mbad"),
             ("one\r\ntwo\r", "one\ntwo", "one\ntwo"),
@@ -83,7 +100,11 @@ mod tests {
             ("\0\x7f\x08", "^@^?^H", "^@^?^H"),
         ];
         for (text, without, with) in rows {
-            assert_eq!((&*sanitize(text, false), &*sanitize(text, true)), (without, with), "{text:?}");
+            assert_eq!(
+                (&*sanitize(text, false), &*sanitize(text, true)),
+                (without, with),
+                "{text:?}"
+            );
         }
     }
 }

@@ -65,9 +65,20 @@ impl Found {
 
     /// Reasons for the version and the tool, and with Terragrunt for the tool beneath.
     pub fn reason(&self) -> String {
-        let tool = self.tool_why.as_ref().map(|why| format!("; {} {why}", self.name.as_str()));
-        let beneath = self.beneath.as_ref().map(|beneath| format!("; {}, {}", beneath.title(), beneath.reason()));
-        format!("{}{}{}", self.why, tool.unwrap_or_default(), beneath.unwrap_or_default())
+        let tool = self
+            .tool_why
+            .as_ref()
+            .map(|why| format!("; {} {why}", self.name.as_str()));
+        let beneath = self
+            .beneath
+            .as_ref()
+            .map(|beneath| format!("; {}, {}", beneath.title(), beneath.reason()));
+        format!(
+            "{}{}{}",
+            self.why,
+            tool.unwrap_or_default(),
+            beneath.unwrap_or_default()
+        )
     }
 
     /// OpenTofu or Terraform: the tool itself, or the one that Terragrunt runs.
@@ -84,7 +95,11 @@ impl Found {
     pub fn role(&self) -> Role {
         // Before 1.1 Terraform ran itself as a child, to catch its panics (<https://github.com/hashicorp/terraform/pull/29825>).
         let wraps_itself = self.name == ToolName::Terraform && !self.version.at_least(1, 1);
-        if self.beneath.is_some() || wraps_itself { Role::Above(self.plain().binary.clone()) } else { Role::Tool }
+        if self.beneath.is_some() || wraps_itself {
+            Role::Above(self.plain().binary.clone())
+        } else {
+            Role::Tool
+        }
     }
 
     /// Whether OpenTofu, or Terraform, is at least of these minor versions of 1.
@@ -153,13 +168,19 @@ impl Search<'_> {
     /// The requests contradict each other or are invalid.
     pub fn decided(&self, sources: &ToolSources) -> Result<Decision, Error> {
         let tool = self.tool.name.and_then(known);
-        let requested = Requested { tool, version: self.tool.version.clone(), origin: self.origin.to_owned() };
+        let requested = Requested {
+            tool,
+            version: self.tool.version.clone(),
+            origin: self.origin.to_owned(),
+        };
         decide(&requested, self.stack, self.root, &sources.defaults)
     }
 
     /// If the run did not name a tool and the chosen one is unavailable, adds why it was chosen and how to choose the other.
     fn with_why(&self, error: Error, sources: &ToolSources) -> Error {
-        if self.tool.name.is_some() || !matches!(error.kind, Kind::Configuration | Kind::Unavailable) {
+        if self.tool.name.is_some()
+            || !matches!(error.kind, Kind::Configuration | Kind::Unavailable)
+        {
             return error;
         }
         let said = tool_versions::tool_of(self.stack, self.root).ok().flatten();
@@ -170,30 +191,63 @@ impl Search<'_> {
         };
         let hint = match (&why, tool) {
             (ToolReason::Default, _) => {
-                let [tofu, terraform] = [tool_versions::Tool::OpenTofu, tool_versions::Tool::Terraform].map(asks);
-                format!("no file selects the tool, so it is {tool} by default; {tofu} or {terraform} selects it")
+                let [tofu, terraform] = [
+                    tool_versions::Tool::OpenTofu,
+                    tool_versions::Tool::Terraform,
+                ]
+                .map(asks);
+                format!(
+                    "no file selects the tool, so it is {tool} by default; {tofu} or {terraform} selects it"
+                )
             }
-            (ToolReason::Locked(_) | ToolReason::Required { .. }, tool_versions::Tool::Terraform) => {
-                format!("it is {tool} {why}; {} asks for OpenTofu", asks(tool_versions::Tool::OpenTofu))
+            (
+                ToolReason::Locked(_) | ToolReason::Required { .. },
+                tool_versions::Tool::Terraform,
+            ) => {
+                format!(
+                    "it is {tool} {why}; {} asks for OpenTofu",
+                    asks(tool_versions::Tool::OpenTofu)
+                )
             }
             (ToolReason::Locked(_), tool_versions::Tool::OpenTofu) => {
-                format!("it is {tool} {why}; {} asks for Terraform", asks(tool_versions::Tool::Terraform))
+                format!(
+                    "it is {tool} {why}; {} asks for Terraform",
+                    asks(tool_versions::Tool::Terraform)
+                )
             }
             _ => return error,
         };
-        Error { text: format!("{}; {hint}", error.text), ..error }
+        Error {
+            text: format!("{}; {hint}", error.text),
+            ..error
+        }
     }
 }
 
 impl ToolSources {
     /// Chooses the tool for a stack and installs it if it is missing. Reports progress to `told`.
-    pub async fn find(&self, search: Search<'_>, told: &(impl Fn(Told) + Sync)) -> Result<Found, Failure> {
-        self.resolve(search, true, told).await.map(|resolved| resolved.found).map_err(failed)
+    pub async fn find(
+        &self,
+        search: Search<'_>,
+        told: &(impl Fn(Told) + Sync),
+    ) -> Result<Found, Failure> {
+        self.resolve(search, true, told)
+            .await
+            .map(|resolved| resolved.found)
+            .map_err(failed)
     }
 
     /// Finds or installs the exact version that a plan was made with.
-    pub async fn pinned(&self, search: Search<'_>, told: &(impl Fn(Told) + Sync)) -> Result<Found, Failure> {
-        let tool = search.tool.name.and_then(known).unwrap_or(self.defaults.tool);
+    pub async fn pinned(
+        &self,
+        search: Search<'_>,
+        told: &(impl Fn(Told) + Sync),
+    ) -> Result<Found, Failure> {
+        let tool = search
+            .tool
+            .name
+            .and_then(known)
+            .unwrap_or(self.defaults.tool);
         let version = search.tool.version.clone().unwrap_or_default();
         let why = VersionReason::Requested(search.origin.to_owned());
         let request = version.parse().map_err(failed)?;
@@ -214,9 +268,19 @@ impl ToolSources {
     ///
     /// # Errors
     /// Those of the decision, of [`tool_versions::Installer::choose`] and of [`tool_versions::Installer::get`].
-    pub async fn resolve(&self, search: Search<'_>, gets: bool, told: &(impl Fn(Told) + Sync)) -> Result<Resolved, Error> {
-        let decision = search.decided(self).map_err(|error| search.with_why(error, self))?;
-        let mut found = self.one(&decision, gets, told).await.map_err(|error| search.with_why(error, self))?;
+    pub async fn resolve(
+        &self,
+        search: Search<'_>,
+        gets: bool,
+        told: &(impl Fn(Told) + Sync),
+    ) -> Result<Resolved, Error> {
+        let decision = search
+            .decided(self)
+            .map_err(|error| search.with_why(error, self))?;
+        let mut found = self
+            .one(&decision, gets, told)
+            .await
+            .map_err(|error| search.with_why(error, self))?;
         if let Some(beneath) = &decision.beneath {
             found.beneath = Some(Box::new(self.one(beneath, gets, told).await?));
         }
@@ -225,16 +289,30 @@ impl ToolSources {
 
     /// The versions of a tool that are available outside the cache.
     pub fn local(&self, name: ToolName) -> Vec<LocalTool> {
-        let mut all: Vec<_> = self.others.iter().filter(|one| one.name == name).cloned().collect();
+        let mut all: Vec<_> = self
+            .others
+            .iter()
+            .filter(|one| one.name == name)
+            .cloned()
+            .collect();
         all.extend(in_dirs(name, &self.dirs));
         all
     }
 
-    async fn one(&self, decision: &Decision, gets: bool, told: &(impl Fn(Told) + Sync)) -> Result<Found, Error> {
+    async fn one(
+        &self,
+        decision: &Decision,
+        gets: bool,
+        told: &(impl Fn(Told) + Sync),
+    ) -> Result<Found, Error> {
         let name = name_of(decision.tool);
         let of_image = self.local(name);
         let versions: Vec<Version> = of_image.iter().map(|one| one.version.clone()).collect();
-        let Chosen { version, local, remark } = self.installer.choose(decision, &versions).await?;
+        let Chosen {
+            version,
+            local,
+            remark,
+        } = self.installer.choose(decision, &versions).await?;
         let why = match (&decision.why, remark) {
             (VersionReason::Nothing, Some(remark)) => remark,
             (VersionReason::Nothing, None) if local => "the newest at hand".to_owned(),
@@ -242,27 +320,63 @@ impl ToolSources {
             (_, None) => decision.why_of(&version),
         };
         let notes = decision.notes.clone();
-        let tool_why = Some(&decision.tool_why).filter(|why| !why.is_plain()).map(ToString::to_string);
+        let tool_why = Some(&decision.tool_why)
+            .filter(|why| !why.is_plain())
+            .map(ToString::to_string);
         if let Some(one) = of_image.into_iter().find(|one| one.version == version) {
-            return Ok(Found { why, tool_why, notes, ..Found::at(name, version, one.binary) });
+            return Ok(Found {
+                why,
+                tool_why,
+                notes,
+                ..Found::at(name, version, one.binary)
+            });
         }
         if !gets {
-            let binary =
-                self.installer.store.find(decision.tool, &version)?.map(|installed| installed.binary).unwrap_or_default();
-            return Ok(Found { why, tool_why, notes, ..Found::at(name, version, binary) });
+            let binary = self
+                .installer
+                .store
+                .find(decision.tool, &version)?
+                .map(|installed| installed.binary)
+                .unwrap_or_default();
+            return Ok(Found {
+                why,
+                tool_why,
+                notes,
+                ..Found::at(name, version, binary)
+            });
         }
         let got = self.got(decision, &version, told).await;
-        let Got { in_use, origin, remark } = got.map_err(|error| match error.kind {
+        let Got {
+            in_use,
+            origin,
+            remark,
+        } = got.map_err(|error| match error.kind {
             // If the requested version does not exist, name the available ones.
             Kind::Configuration if !versions.is_empty() => {
                 let local: Vec<_> = versions.iter().map(ToString::to_string).collect();
-                Error { text: format!("{}; at hand: {}", error.text, local.join(", ")), ..error }
+                Error {
+                    text: format!("{}; at hand: {}", error.text, local.join(", ")),
+                    ..error
+                }
             }
             _ => error,
         })?;
-        let mut found = Found { why, tool_why, notes, ..Found::at(name, version, in_use.installed.binary.clone()) };
-        if let Origin::Installed { from, signer, bytes, took } = origin {
-            let by = signer.map(|key| format!(", signed by {key}")).unwrap_or_default();
+        let mut found = Found {
+            why,
+            tool_why,
+            notes,
+            ..Found::at(name, version, in_use.installed.binary.clone())
+        };
+        if let Origin::Installed {
+            from,
+            signer,
+            bytes,
+            took,
+        } = origin
+        {
+            let by = signer
+                .map(|key| format!(", signed by {key}"))
+                .unwrap_or_default();
             let (mib, seconds) = (bytes >> 20, took.as_secs_f64());
             told(Told::Line(format!(
                 "{} {} is installed: {mib} MiB from {from}{by}, {seconds:.1} s",
@@ -278,7 +392,12 @@ impl ToolSources {
         Ok(found)
     }
 
-    async fn got(&self, decision: &Decision, version: &Version, told: &(impl Fn(Told) + Sync)) -> Result<Got, Error> {
+    async fn got(
+        &self,
+        decision: &Decision,
+        version: &Version,
+        told: &(impl Fn(Told) + Sync),
+    ) -> Result<Got, Error> {
         let tool = decision.tool;
         let (mut quarter, mut alive) = (0, None);
         let mut progress = |so_far: u64, all: Option<u64>| {
@@ -286,30 +405,57 @@ impl ToolSources {
                 alive = Some(Instant::now());
                 told(Told::Alive);
             }
-            let Some(all) = all.filter(|all| *all > 0) else { return };
+            let Some(all) = all.filter(|all| *all > 0) else {
+                return;
+            };
             let now = (so_far.saturating_mul(4) / all).min(4);
             if so_far == 0 || now > quarter && now < 4 {
-                told(Told::Line(format!("{tool} {version}: {} of {} MiB", so_far >> 20, all >> 20)));
+                told(Told::Line(format!(
+                    "{tool} {version}: {} of {} MiB",
+                    so_far >> 20,
+                    all >> 20
+                )));
             }
             quarter = now;
         };
-        self.installer.get(tool, version, &mut progress).await.map_err(|error| {
-            // Name the place of the request, where people can correct it.
-            Error { text: format!("{} ({tool} {version}, {})", error.text, decision.why.exactly()), ..error }
-        })
+        self.installer
+            .get(tool, version, &mut progress)
+            .await
+            .map_err(|error| {
+                // Name the place of the request, where people can correct it.
+                Error {
+                    text: format!(
+                        "{} ({tool} {version}, {})",
+                        error.text,
+                        decision.why.exactly()
+                    ),
+                    ..error
+                }
+            })
     }
 
     /// Prunes the cache. Errors are only reported, since the needed tool is installed.
     async fn prune(&self, told: &impl Fn(Told)) {
         let (store, most) = (self.installer.store.clone(), self.most);
-        let pruned = tokio::task::spawn_blocking(move || store.prune(most, SystemTime::now())).await;
-        match pruned.unwrap_or_else(|error| Err(Error::storage("the cache of tools", &io::Error::other(error)))) {
+        let pruned =
+            tokio::task::spawn_blocking(move || store.prune(most, SystemTime::now())).await;
+        match pruned.unwrap_or_else(|error| {
+            Err(Error::storage(
+                "the cache of tools",
+                &io::Error::other(error),
+            ))
+        }) {
             Ok(gone) => {
                 for one in &gone {
-                    told(Told::Line(format!("{} {} is pruned from the cache", one.tool, one.version)));
+                    told(Told::Line(format!(
+                        "{} {} is pruned from the cache",
+                        one.tool, one.version
+                    )));
                 }
             }
-            Err(error) => told(Told::Line(format!("the cache of tools is not pruned: {error}"))),
+            Err(error) => told(Told::Line(format!(
+                "the cache of tools is not pruned: {error}"
+            ))),
         }
     }
 }
@@ -329,18 +475,34 @@ pub fn failed(error: Error) -> Failure {
 
 /// The tool that the code is written for, if a readable file shows it.
 pub fn evidence(stack: &Path, root: &Path) -> Option<ToolName> {
-    tool_versions::tool_of(stack, root).ok()?.map(|(tool, _)| name_of(tool))
+    tool_versions::tool_of(stack, root)
+        .ok()?
+        .map(|(tool, _)| name_of(tool))
 }
 
 /// The versions of a tool in directories with the layout `DIRECTORY/VERSION/BINARY`.
 pub(super) fn in_dirs(name: ToolName, dirs: &[PathBuf]) -> Vec<LocalTool> {
     let mut found = Vec::new();
     for dir in dirs {
-        for entry in fs::read_dir(dir.join(name.directory())).into_iter().flatten().flatten() {
-            let Some(version) = entry.file_name().to_str().and_then(|text| text.parse().ok()) else { continue };
+        for entry in fs::read_dir(dir.join(name.directory()))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let Some(version) = entry
+                .file_name()
+                .to_str()
+                .and_then(|text| text.parse().ok())
+            else {
+                continue;
+            };
             let binary = entry.path().join(name.binary());
             if binary.is_file() {
-                found.push(LocalTool { name, version, binary });
+                found.push(LocalTool {
+                    name,
+                    version,
+                    binary,
+                });
             }
         }
     }

@@ -43,7 +43,11 @@ fn beside(binary: &Path) -> PathBuf {
 pub fn state(binary: &Path) -> io::Result<PathBuf> {
     let place = beside(binary);
     let (size, parts) = parts(binary)?;
-    let statement = Statement { size, parts, sha256: digest(binary)? };
+    let statement = Statement {
+        size,
+        parts,
+        sha256: digest(binary)?,
+    };
     fs::write(&place, serde_json::to_vec(&statement)?)?;
     Ok(place)
 }
@@ -58,8 +62,12 @@ pub(crate) fn stated(binary: &Path) -> Option<String> {
 fn of_image(binary: &Path, top: &Path) -> Option<String> {
     let (place, top) = (beside(binary), fs::metadata(top).ok()?);
     let ours = |path: &Path| {
-        fs::symlink_metadata(path)
-            .is_ok_and(|meta| meta.is_file() && meta.dev() == top.dev() && meta.uid() == top.uid() && meta.mode() & 0o022 == 0)
+        fs::symlink_metadata(path).is_ok_and(|meta| {
+            meta.is_file()
+                && meta.dev() == top.dev()
+                && meta.uid() == top.uid()
+                && meta.mode() & 0o022 == 0
+        })
     };
     if !ours(binary) || !ours(&place) {
         return None;
@@ -76,7 +84,15 @@ fn parts(binary: &Path) -> io::Result<(u64, String)> {
     let (mut hash, mut part) = (Sha256::new(), vec![0; PART]);
     let last = size.saturating_sub(PART as u64);
     for n in 0..PARTS {
-        let read = file.read_at(&mut part, last / (PARTS - 1) * n + if n == PARTS - 1 { last % (PARTS - 1) } else { 0 })?;
+        let read = file.read_at(
+            &mut part,
+            last / (PARTS - 1) * n
+                + if n == PARTS - 1 {
+                    last % (PARTS - 1)
+                } else {
+                    0
+                },
+        )?;
         hash.update(&part[..read]);
     }
     Ok((size, hex::encode(hash.finalize())))
@@ -98,7 +114,10 @@ mod tests {
         for path in [&binary, &place] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         }
-        assert_eq!(of(&binary).as_deref(), Some(digest(&binary).unwrap().as_str()));
+        assert_eq!(
+            of(&binary).as_deref(),
+            Some(digest(&binary).unwrap().as_str())
+        );
         // Another tool, of the same size or not.
         for other in [vec![8; 300_000], vec![7; 299_999], Vec::new()] {
             fs::write(&binary, other).unwrap();

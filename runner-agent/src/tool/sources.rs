@@ -10,7 +10,8 @@ use crds::{
     tools::{ToolMirror, ToolSettings, ToolVerification},
 };
 use tool_versions::{
-    Channel, Defaults, Error, Installer, Limits, Mirror, Platform, Result, Store, Tool, Verification, Version,
+    Channel, Defaults, Error, Installer, Limits, Mirror, Platform, Result, Store, Tool,
+    Verification, Version,
     install::{Ask, Keys, PATIENCE},
     releases::{
         http::{Auth, Rules},
@@ -45,7 +46,12 @@ impl ToolSources {
     ///
     /// # Errors
     /// Configuration: a mirror, a key or a default is invalid.
-    pub fn new(settings: &ToolSettings, dirs: Vec<PathBuf>, cache: &Path, secrets: &Path) -> Result<Self> {
+    pub fn new(
+        settings: &ToolSettings,
+        dirs: Vec<PathBuf>,
+        cache: &Path,
+        secrets: &Path,
+    ) -> Result<Self> {
         let environment = |name: &str| std::env::var(name).ok();
         let mut channels = Vec::new();
         for name in ToolName::KNOWN {
@@ -62,13 +68,23 @@ impl ToolSources {
             });
         }
         let versions = settings.default.versions.iter();
-        let versions = versions.filter_map(|(name, version)| Some((known(*name)?, version.clone(), "the operator".to_owned())));
+        let versions = versions.filter_map(|(name, version)| {
+            Some((known(*name)?, version.clone(), "the operator".to_owned()))
+        });
         let platform = environment::platform(Tool::OpenTofu, environment)?;
         let of_dirs = Self::at(dirs, cache, platform);
         Ok(Self {
-            installer: Installer { channels, offline: settings.offline, ..of_dirs.installer },
+            installer: Installer {
+                channels,
+                offline: settings.offline,
+                ..of_dirs.installer
+            },
             defaults: Defaults {
-                tool: settings.default.name.and_then(known).unwrap_or(Defaults::default().tool),
+                tool: settings
+                    .default
+                    .name
+                    .and_then(known)
+                    .unwrap_or(Defaults::default().tool),
                 versions: versions.collect(),
             },
             most: settings.cache.max_size_mib.saturating_mul(1 << 20),
@@ -132,20 +148,36 @@ pub const fn name_of(tool: Tool) -> ToolName {
 
 /// The mirror that the operator configures.
 fn channel(tool: Tool, said: &ToolMirror, secrets: &Path) -> Result<Channel> {
-    let named = |name: &str, text: &str| Named { name: name.to_owned(), text: text.trim().to_owned() };
-    let (base, list) = (named("url", &said.url), said.list_url.as_deref().map(|url| named("listUrl", url)));
-    let mut mirror = Mirror::placed(tool, Some(&base), list.as_ref(), None)
-        .map_err(|error| Error { text: format!("the operator's mirror of {tool}: {}", error.text), ..error })?;
+    let named = |name: &str, text: &str| Named {
+        name: name.to_owned(),
+        text: text.trim().to_owned(),
+    };
+    let (base, list) = (
+        named("url", &said.url),
+        said.list_url.as_deref().map(|url| named("listUrl", url)),
+    );
+    let mut mirror =
+        Mirror::placed(tool, Some(&base), list.as_ref(), None).map_err(|error| Error {
+            text: format!("the operator's mirror of {tool}: {}", error.text),
+            ..error
+        })?;
     mirror.authority.clone_from(&said.ca);
     let mut refusal = None;
-    match said.secret_name.as_ref().map(|secret| auth(tool, secret, &secrets.join(tool.directory()))) {
+    match said
+        .secret_name
+        .as_ref()
+        .map(|secret| auth(tool, secret, &secrets.join(tool.directory())))
+    {
         Some(Ok(auth)) => mirror.auth = auth,
         Some(Err(error)) => refusal = Some(error),
         None => {}
     }
     let fingerprints = said.fingerprints.iter().map(|text| text.parse());
     let keys = match &said.keys {
-        Some(armored) => Keys::Own { armored: armored.clone(), fingerprints: fingerprints.collect::<Result<_>>()? },
+        Some(armored) => Keys::Own {
+            armored: armored.clone(),
+            fingerprints: fingerprints.collect::<Result<_>>()?,
+        },
         None => Keys::BuiltIn,
     };
     let verification = match said.verification {
@@ -153,7 +185,12 @@ fn channel(tool: Tool, said: &ToolMirror, secrets: &Path) -> Result<Channel> {
         ToolVerification::Sums => Verification::Sums,
         ToolVerification::None => Verification::Nothing,
     };
-    Ok(Channel { mirror, rules: Rules::default(), verification, refusal })
+    Ok(Channel {
+        mirror,
+        rules: Rules::default(),
+        verification,
+        refusal,
+    })
 }
 
 /// Credentials from the files of a Secret.
@@ -178,28 +215,57 @@ mod tests {
     #[test]
     fn mirror_has_the_operators_settings_and_credentials() {
         let dir = tempfile::tempdir().unwrap();
-        let of = |text: &str| ToolSources::new(&text.parse().unwrap(), Vec::new(), dir.path(), dir.path());
+        let of = |text: &str| {
+            ToolSources::new(&text.parse().unwrap(), Vec::new(), dir.path(), dir.path())
+        };
         let text = r#"{"mirrors":[{"tool":"OpenTofu","url":"https://m.example.org/x","secretName":"mirror","verification":"Sums"}],
             "default":{"name":"Terraform","versions":{"Terraform":"~> 1.5"}}}"#;
-        let missing = of(text).unwrap().installer.channels[0].refusal.clone().unwrap();
-        assert!(missing.text.contains("no Secret mirror in this namespace"), "{missing}");
+        let missing = of(text).unwrap().installer.channels[0]
+            .refusal
+            .clone()
+            .unwrap();
+        assert!(
+            missing.text.contains("no Secret mirror in this namespace"),
+            "{missing}"
+        );
         fs::create_dir(dir.path().join("opentofu")).unwrap();
         fs::write(dir.path().join("opentofu/token"), "t\n").unwrap();
         let sources = of(text).unwrap();
         let channel = &sources.installer.channels[0];
         assert_eq!(
-            (channel.mirror.base.to_string().as_str(), &channel.mirror.auth),
+            (
+                channel.mirror.base.to_string().as_str(),
+                &channel.mirror.auth
+            ),
             ("https://m.example.org/x", &Auth::Bearer("t".into()))
         );
         assert!(matches!(channel.verification, Verification::Sums) && channel.refusal.is_none());
-        assert_eq!(sources.installer.channels[1].mirror, Mirror::official(Tool::Terraform));
-        let mut trusting = of(&text.replace(r#""secretName""#, r#""ca":"OWN","secretName""#)).unwrap();
+        assert_eq!(
+            sources.installer.channels[1].mirror,
+            Mirror::official(Tool::Terraform)
+        );
+        let mut trusting =
+            of(&text.replace(r#""secretName""#, r#""ca":"OWN","secretName""#)).unwrap();
         trusting.trust("ALL");
-        let trusted = |index: usize| trusting.installer.channels[index].mirror.authority.as_deref();
+        let trusted = |index: usize| {
+            trusting.installer.channels[index]
+                .mirror
+                .authority
+                .as_deref()
+        };
         assert_eq!((trusted(0), trusted(1)), (Some("OWN\nALL"), Some("\nALL")));
-        assert_eq!((sources.defaults.tool, sources.defaults.versions.len()), (Tool::Terraform, 1));
+        assert_eq!(
+            (sources.defaults.tool, sources.defaults.versions.len()),
+            (Tool::Terraform, 1)
+        );
         let bad = r#"{"mirrors":[{"tool":"Terraform","url":"https://me:pw@m.example.org"}]}"#;
         let error = of(bad).unwrap_err();
-        assert!(error.text.starts_with("the operator's mirror of Terraform: url") && !error.text.contains("pw"), "{error}");
+        assert!(
+            error
+                .text
+                .starts_with("the operator's mirror of Terraform: url")
+                && !error.text.contains("pw"),
+            "{error}"
+        );
     }
 }

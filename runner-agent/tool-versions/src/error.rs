@@ -41,7 +41,10 @@ impl Error {
 
     /// Makes the error for a missing object. `what` may start with an article.
     pub(crate) fn absent(what: &str, place: impl std::fmt::Display) -> Self {
-        Self::configuration(format!("there is no {} at {place}", what.strip_prefix("the ").unwrap_or(what)))
+        Self::configuration(format!(
+            "there is no {} at {place}",
+            what.strip_prefix("the ").unwrap_or(what)
+        ))
     }
 
     /// Makes a [`Kind::Unavailable`] error.
@@ -60,7 +63,11 @@ impl Error {
     }
 
     const fn of(kind: Kind, text: String) -> Self {
-        Self { kind, text, status: None }
+        Self {
+            kind,
+            text,
+            status: None,
+        }
     }
 }
 

@@ -56,10 +56,17 @@ impl FromStr for Tool {
 
     /// Parses the name of the project, the executable or the directory, in any case.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let is =
-            |tool: &&Self| [tool.title(), tool.binary(), tool.directory()].iter().any(|name| name.eq_ignore_ascii_case(text));
+        let is = |tool: &&Self| {
+            [tool.title(), tool.binary(), tool.directory()]
+                .iter()
+                .any(|name| name.eq_ignore_ascii_case(text))
+        };
         let found = Self::ALL.iter().find(is).copied();
-        found.ok_or_else(|| Error::configuration(format!("`{text}` is none of the tools OpenTofu, Terraform and Terragrunt")))
+        found.ok_or_else(|| {
+            Error::configuration(format!(
+                "`{text}` is none of the tools OpenTofu, Terraform and Terragrunt"
+            ))
+        })
     }
 }
 
@@ -81,8 +88,15 @@ impl Platform {
             "x86" => "386",
             other => other,
         };
-        let os = if std::env::consts::OS == "macos" { "darwin" } else { std::env::consts::OS };
-        Self { os: os.to_owned(), arch: arch.to_owned() }
+        let os = if std::env::consts::OS == "macos" {
+            "darwin"
+        } else {
+            std::env::consts::OS
+        };
+        Self {
+            os: os.to_owned(),
+            arch: arch.to_owned(),
+        }
     }
 }
 

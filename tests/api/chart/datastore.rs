@@ -3,7 +3,10 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{CONTROLLER, DATASTORE, bindings, find, get, holds, lacks_objects, passes, passes_no, render, restricted, rule};
+use super::{
+    CONTROLLER, DATASTORE, bindings, find, get, holds, lacks_objects, passes, passes_no, render,
+    restricted, rule,
+};
 use crate::world::{World, tests};
 
 tests! {
@@ -23,13 +26,36 @@ async fn datastore_is_restricted_and_requests_little(_: World) -> Result<()> {
     // The selectors of the two do not overlap.
     let labels = &get(&all, DATASTORE)?["spec"]["selector"]["matchLabels"];
     ensure!(*labels != controller["spec"]["selector"]["matchLabels"]);
-    passes(&all, DATASTORE, "--controller-account=system:serviceaccount:pawl-system:pawl-controller")?;
-    passes(&all, DATASTORE, "--sources-account=system:serviceaccount:pawl-system:pawl-sources")?;
+    passes(
+        &all,
+        DATASTORE,
+        "--controller-account=system:serviceaccount:pawl-system:pawl-controller",
+    )?;
+    passes(
+        &all,
+        DATASTORE,
+        "--sources-account=system:serviceaccount:pawl-system:pawl-sources",
+    )?;
     // The controller knows its address, and authenticates with a token for its audience only.
-    passes(&all, CONTROLLER, "--datastore-url=https://pawl-datastore.pawl-system.svc")?;
-    passes(&all, CONTROLLER, "--datastore-ca=/pawl/datastore/ca.crt --datastore-token=/pawl/datastore/token")?;
-    passes(&all, CONTROLLER, "--read-api-service=pawl-system/pawl-datastore:443")?;
-    let (own, binding) = ("Role/pawl-datastore-secrets", "RoleBinding/pawl-datastore-pawl-system");
+    passes(
+        &all,
+        CONTROLLER,
+        "--datastore-url=https://pawl-datastore.pawl-system.svc",
+    )?;
+    passes(
+        &all,
+        CONTROLLER,
+        "--datastore-ca=/pawl/datastore/ca.crt --datastore-token=/pawl/datastore/token",
+    )?;
+    passes(
+        &all,
+        CONTROLLER,
+        "--read-api-service=pawl-system/pawl-datastore:443",
+    )?;
+    let (own, binding) = (
+        "Role/pawl-datastore-secrets",
+        "RoleBinding/pawl-datastore-pawl-system",
+    );
     let mut secrets = rule("", "secrets", "get patch");
     secrets["resourceNames"] = json!(["pawl-datastore-keyring", "pawl-datastore-certificate"]);
     let reads = [
@@ -69,22 +95,33 @@ async fn datastore_writes_outputs_where_bound(_: World) -> Result<()> {
     let all = render(&json!({}))?;
     // It reads none.
     let written = rule("", "configmaps secrets", "create patch delete");
-    holds(&all, json!({"ClusterRole/pawl-datastore-outputs": {"rules": [written]}}))?;
+    holds(
+        &all,
+        json!({"ClusterRole/pawl-datastore-outputs": {"rules": [written]}}),
+    )?;
     let policy = get(&all, "ValidatingAdmissionPolicy/pawl-outputs")?.to_string();
-    ensure!(policy.contains("'system:serviceaccount:pawl-system:pawl-datastore'") && policy.contains("pawl-datastore-keyring"));
+    ensure!(
+        policy.contains("'system:serviceaccount:pawl-system:pawl-datastore'")
+            && policy.contains("pawl-datastore-keyring")
+    );
     passes(&all, DATASTORE, "--outputs-policy=pawl-outputs")?;
     let some = json!({"outputs.namespaces": ["a"], "watchNamespaces": ["a", "b"]});
     for (values, wanted) in [
         (json!({}), "/pawl-datastore-outputs"),
         (some, "a/pawl-datastore-outputs"),
-        (json!({"watchNamespaces": ["a", "b"]}), "a/pawl-datastore-outputs b/pawl-datastore-outputs"),
+        (
+            json!({"watchNamespaces": ["a", "b"]}),
+            "a/pawl-datastore-outputs b/pawl-datastore-outputs",
+        ),
     ] {
         let bound = bindings(&render(&values)?, OUTPUTS);
         ensure!(bound == wanted, "{bound}");
     }
     for off in ["outputs.enabled", "datastore.enabled"] {
         let all = render(&json!({off: false}))?;
-        lacks_objects(&all, OUTPUTS).and_then(|()| lacks_objects(&all, "pawl-outputs")).context(off)?;
+        lacks_objects(&all, OUTPUTS)
+            .and_then(|()| lacks_objects(&all, "pawl-outputs"))
+            .context(off)?;
     }
     Ok(())
 }
@@ -92,7 +129,9 @@ async fn datastore_writes_outputs_where_bound(_: World) -> Result<()> {
 async fn network_policy_admits_runners_and_controller(_: World) -> Result<()> {
     for blocks in [vec![], vec!["10.1.0.0/24", "fd00::/64"]] {
         let all = render(&json!({"datastore.networkPolicy.apiServerCIDRs": blocks}))?;
-        let labels = |name: &str| Ok::<_, anyhow::Error>(&get(&all, name)?["spec"]["template"]["metadata"]["labels"]);
+        let labels = |name: &str| {
+            Ok::<_, anyhow::Error>(&get(&all, name)?["spec"]["template"]["metadata"]["labels"])
+        };
         // The labels that the controller sets on the pods of runs.
         let runner = json!({"app.kubernetes.io/name": "pawl-runner", "app.kubernetes.io/component": "runner"});
         let mut from = vec![
@@ -100,7 +139,11 @@ async fn network_policy_admits_runners_and_controller(_: World) -> Result<()> {
             json!({"podSelector": {"matchLabels": labels(CONTROLLER)?}}),
             json!({"podSelector": {"matchLabels": labels("Deployment/pawl-sources")?}}),
         ];
-        from.extend(blocks.iter().map(|block| json!({"ipBlock": {"cidr": block}})));
+        from.extend(
+            blocks
+                .iter()
+                .map(|block| json!({"ipBlock": {"cidr": block}})),
+        );
         let policy = "NetworkPolicy/pawl-datastore";
         let rows = json!({
             policy: {
@@ -115,7 +158,10 @@ async fn network_policy_admits_runners_and_controller(_: World) -> Result<()> {
         });
         holds(&all, rows)?;
         let metrics = &get(&all, policy)?["spec"]["ingress"][1]["from"];
-        ensure!(metrics.as_array().is_some_and(|from| !from.is_empty()), "{metrics}");
+        ensure!(
+            metrics.as_array().is_some_and(|from| !from.is_empty()),
+            "{metrics}"
+        );
     }
     let off = render(&json!({"datastore.networkPolicy.enabled": false}))?;
     ensure!(find(&off, "NetworkPolicy/pawl-datastore").is_none());
@@ -123,7 +169,9 @@ async fn network_policy_admits_runners_and_controller(_: World) -> Result<()> {
 }
 
 fn lacks_kinds(all: &[Value], kinds: &[&str]) -> Result<()> {
-    let found = all.iter().find(|object| kinds.iter().any(|kind| object["kind"] == *kind));
+    let found = all
+        .iter()
+        .find(|object| kinds.iter().any(|kind| object["kind"] == *kind));
     ensure!(found.is_none(), "{found:?}");
     Ok(())
 }
@@ -149,21 +197,38 @@ async fn existing_objects_are_used(_: World) -> Result<()> {
         CONTROLLER: {"pod/volumes/0/projected/sources/0/secret/name": "cert"},
     });
     holds(&all, rows)?;
-    passes(&all, DATASTORE, "--no-read-api --tls-cert=/pawl/tls/tls.crt --tls-key=/pawl/tls/tls.key")?;
+    passes(
+        &all,
+        DATASTORE,
+        "--no-read-api --tls-cert=/pawl/tls/tls.crt --tls-key=/pawl/tls/tls.key",
+    )?;
     passes_no(&all, DATASTORE, "--keys-secret --tls-secret --tls-names")?;
     // It removes the APIService that it created.
-    passes(&all, CONTROLLER, "--read-api-owner=pawl-controller-read-api")?;
+    passes(
+        &all,
+        CONTROLLER,
+        "--read-api-owner=pawl-controller-read-api",
+    )?;
     passes_no(&all, CONTROLLER, "--read-api-service")?;
     let bound = bindings(&all, "pawl-datastore-runs");
-    ensure!(bound == "a/pawl-datastore-runs b/pawl-datastore-runs", "{bound}");
+    ensure!(
+        bound == "a/pawl-datastore-runs b/pawl-datastore-runs",
+        "{bound}"
+    );
 
     let aws = json!([{"secretRef": {"name": "aws"}}]);
     let bucket = render(&json!({"datastore.store": "s3://plans/pawl", "datastore.envFrom": aws}))?;
     passes(&bucket, DATASTORE, "--store=s3://plans/pawl")?;
-    holds(&bucket, json!({DATASTORE: {"container/envFrom/0/secretRef/name": "aws"}}))?;
+    holds(
+        &bucket,
+        json!({DATASTORE: {"container/envFrom/0/secretRef/name": "aws"}}),
+    )?;
     lacks_kinds(&bucket, &["PersistentVolumeClaim"])?;
     let passing = render(&json!({"datastore.persistence.enabled": false}))?;
-    holds(&passing, json!({DATASTORE: {"pod/volumes/3": {"name": "data", "emptyDir": {}}}}))
+    holds(
+        &passing,
+        json!({DATASTORE: {"pod/volumes/3": {"name": "data", "emptyDir": {}}}}),
+    )
 }
 
 async fn disabled_datastore_renders_nothing(_: World) -> Result<()> {
@@ -176,7 +241,10 @@ async fn disabled_datastore_renders_nothing(_: World) -> Result<()> {
 /// Repeated rendering and applying leaves the datastore's data in the Secrets unchanged.
 async fn secrets_are_rendered_without_data(_: World) -> Result<()> {
     let all = render(&json!({}))?;
-    let secrets = all.iter().filter(|object| object["kind"] == "Secret").count();
+    let secrets = all
+        .iter()
+        .filter(|object| object["kind"] == "Secret")
+        .count();
     ensure!(secrets == 2, "{secrets} Secrets");
     let secret = json!({"type": "Opaque", "data": null, "stringData": null,
         "metadata/annotations/helm.sh~1resource-policy": "keep"});
@@ -191,8 +259,16 @@ async fn secrets_are_rendered_without_data(_: World) -> Result<()> {
     });
     holds(&all, rows)?;
     ensure!(render(&json!({}))? == all, "rendered twice, it differs");
-    passes(&all, DATASTORE, "--keys-secret=pawl-system/pawl-datastore-keyring")?;
-    passes(&all, DATASTORE, "--tls-secret=pawl-system/pawl-datastore-certificate")?;
+    passes(
+        &all,
+        DATASTORE,
+        "--keys-secret=pawl-system/pawl-datastore-keyring",
+    )?;
+    passes(
+        &all,
+        DATASTORE,
+        "--tls-secret=pawl-system/pawl-datastore-certificate",
+    )?;
     let names = ["pawl-datastore", ".pawl-system", ".svc", ".cluster.local"];
     let names: Vec<_> = (1..=names.len()).map(|n| names[..n].concat()).collect();
     passes(&all, DATASTORE, &format!("--tls-names={}", names.join(",")))
@@ -201,18 +277,32 @@ async fn secrets_are_rendered_without_data(_: World) -> Result<()> {
 async fn bucket_authorities_reach_the_datastore(_: World) -> Result<()> {
     let list = |all: &[Value], key: &str| -> Result<Vec<Value>> {
         let list = &get(all, DATASTORE)?["spec"]["template"]["spec"]["containers"][0][key];
-        list.as_array().cloned().with_context(|| format!("no {key}"))
+        list.as_array()
+            .cloned()
+            .with_context(|| format!("no {key}"))
     };
     let plain = list(&render(&json!({}))?, "env")?;
-    ensure!(plain.iter().all(|entry| !entry["name"].as_str().unwrap_or_default().starts_with("SSL_")), "{plain:?}");
+    ensure!(
+        plain.iter().all(|entry| !entry["name"]
+            .as_str()
+            .unwrap_or_default()
+            .starts_with("SSL_")),
+        "{plain:?}"
+    );
     let all = render(&json!({"datastore.ca": "A\nB", "datastore.podAnnotations": {"a": "b"}}))?;
     let rows = json!({
         "ConfigMap/pawl-datastore-ca": {"data": {"ca.crt": "A\nB"}},
         DATASTORE: {"spec/template/metadata/annotations/a": "b"},
     });
     holds(&all, rows)?;
-    for (name, value) in [("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"), ("SSL_CERT_DIR", "/pawl/ca")] {
-        ensure!(list(&all, "env")?.contains(&json!({"name": name, "value": value})), "{name}");
+    for (name, value) in [
+        ("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"),
+        ("SSL_CERT_DIR", "/pawl/ca"),
+    ] {
+        ensure!(
+            list(&all, "env")?.contains(&json!({"name": name, "value": value})),
+            "{name}"
+        );
     }
     let is_ca = |mount: &Value| mount["name"] == "ca" && mount["mountPath"] == "/pawl/ca";
     ensure!(list(&all, "volumeMounts")?.iter().any(is_ca));

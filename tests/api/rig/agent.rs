@@ -11,7 +11,8 @@ use futures::{Stream, StreamExt};
 use harness::wait;
 use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
 use runner_agent::ports::{
-    Api, ApiError, ApplyReport, InitReport, Notice, Notices, PlanReport, Seen, SetupReport, Verified, Work,
+    Api, ApiError, ApplyReport, InitReport, Notice, Notices, PlanReport, Seen, SetupReport,
+    Verified, Work,
 };
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -30,12 +31,17 @@ pub(crate) struct Process {
 impl Process {
     /// Waits for its end and returns its exit code.
     pub(crate) async fn end(&mut self) -> Result<u8> {
-        Ok(tokio::time::timeout(PATIENCE, &mut self.task).await.context("the agent does not end")??)
+        Ok(tokio::time::timeout(PATIENCE, &mut self.task)
+            .await
+            .context("the agent does not end")??)
     }
 
     /// Waits until it has read the run this many times.
     pub(crate) async fn until_read(&self, times: u32) -> Result<()> {
-        wait::until("the agent looks again", PATIENCE, async || Ok(self.gets.load(Ordering::Relaxed) >= times)).await
+        wait::until("the agent looks again", PATIENCE, async || {
+            Ok(self.gets.load(Ordering::Relaxed) >= times)
+        })
+        .await
     }
 
     /// Its termination message.
@@ -56,7 +62,11 @@ fn error(error: &kube::Error) -> ApiError {
         kube::Error::Api(status) => Some(status.code),
         _ => None,
     };
-    ApiError { code, text: error.to_string(), after: None }
+    ApiError {
+        code,
+        text: error.to_string(),
+        after: None,
+    }
 }
 
 impl Api for Server {
@@ -71,12 +81,25 @@ impl Api for Server {
             text: e.to_string(),
             after: None,
         })?;
-        self.runs.patch_status(RUN, &PatchParams::default(), &Patch::Json::<()>(patch)).await.map_err(|e| error(&e))
+        self.runs
+            .patch_status(RUN, &PatchParams::default(), &Patch::Json::<()>(patch))
+            .await
+            .map_err(|e| error(&e))
     }
 
-    async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
-        let params = WatchParams::default().fields(&format!("metadata.name={RUN}")).timeout(60).disable_bookmarks();
-        let events = self.runs.watch(&params, version).await.map_err(|e| error(&e))?;
+    async fn watch(
+        &self,
+        version: &str,
+    ) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
+        let params = WatchParams::default()
+            .fields(&format!("metadata.name={RUN}"))
+            .timeout(60)
+            .disable_bookmarks();
+        let events = self
+            .runs
+            .watch(&params, version)
+            .await
+            .map_err(|e| error(&e))?;
         Ok(events.map(|event| match event {
             Ok(WatchEvent::Added(run) | WatchEvent::Modified(run)) => Seen::Run(Arc::new(run)),
             Ok(WatchEvent::Deleted(_)) => Seen::Gone,
@@ -96,23 +119,42 @@ pub(crate) struct Played {
 }
 
 impl Work for Played {
-    async fn setup(&self, _run: Arc<TerraformRun>, _notices: Notices) -> Result<SetupReport, Failure> {
-        Ok(SetupReport { revision: None, source: "inline".into(), tool: "OpenTofu 1.10.6".into(), why: "played".into() })
+    async fn setup(
+        &self,
+        _run: Arc<TerraformRun>,
+        _notices: Notices,
+    ) -> Result<SetupReport, Failure> {
+        Ok(SetupReport {
+            revision: None,
+            source: "inline".into(),
+            tool: "OpenTofu 1.10.6".into(),
+            why: "played".into(),
+        })
     }
 
-    async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
+    async fn restore(
+        &self,
+        run: Arc<TerraformRun>,
+        notices: Notices,
+    ) -> Result<SetupReport, Failure> {
         self.setup(run, notices).await
     }
 
     async fn init(&self, _notices: Notices) -> Result<InitReport, Failure> {
-        Ok(InitReport { backend: "http".into(), workspace: "default".into() })
+        Ok(InitReport {
+            backend: "http".into(),
+            workspace: "default".into(),
+        })
     }
 
     async fn plan(&self, _notices: Notices) -> Result<PlanReport, Failure> {
         assert_ne!(self.panics, "plan", "a fault that the test asked for");
         Ok(PlanReport {
             has_changes: true,
-            counts: Changes { add: 1, ..Changes::default() },
+            counts: Changes {
+                add: 1,
+                ..Changes::default()
+            },
             lines: vec!["+ a.b".into()],
             checksum: sum('a'),
             bundle: None,
@@ -123,7 +165,10 @@ impl Work for Played {
     }
 
     async fn verify(&self) -> Result<Verified, Failure> {
-        Ok(Verified { checksum: sum('a'), differs: Vec::new() })
+        Ok(Verified {
+            checksum: sum('a'),
+            differs: Vec::new(),
+        })
     }
 
     async fn apply(&self, _claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
@@ -131,7 +176,10 @@ impl Work for Played {
         assert_ne!(self.panics, "apply", "a fault that the test asked for");
         let _ = notices.send(Notice::Started("apply"));
         let _ = notices.send(Notice::Ended("apply", 0));
-        Ok(ApplyReport { done: 1, outputs: 0 })
+        Ok(ApplyReport {
+            done: 1,
+            outputs: 0,
+        })
     }
 
     fn interrupt(&self) {}

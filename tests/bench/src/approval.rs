@@ -54,17 +54,38 @@ impl<'a> People<'a> {
     async fn of(lab: &'a Lab) -> Result<Self> {
         let namespace = lab.namespace().await?;
         let bind = |role: &str, whom: &str| {
-            lab.cluster.kubectl(&["create", "rolebinding", role, &format!("--clusterrole={role}"), whom, "-n", &namespace.name])
+            lab.cluster.kubectl(&[
+                "create",
+                "rolebinding",
+                role,
+                &format!("--clusterrole={role}"),
+                whom,
+                "-n",
+                &namespace.name,
+            ])
         };
         bind("pawl-author", "--group=team")?;
         bind("pawl-approver", &format!("--user={APPROVER}"))?;
         let mut writers = Vec::new();
         for index in 0..WRITERS {
-            let client = lab.cluster.impersonate(&format!("writer-{index}"), &["team", "system:authenticated"]).await?;
+            let client = lab
+                .cluster
+                .impersonate(
+                    &format!("writer-{index}"),
+                    &["team", "system:authenticated"],
+                )
+                .await?;
             writers.push(Api::namespaced(client, &namespace.name));
         }
-        let client = lab.cluster.impersonate(APPROVER, &["system:authenticated"]).await?;
-        Ok(Self { approver: Api::namespaced(client, &namespace.name), namespace, writers })
+        let client = lab
+            .cluster
+            .impersonate(APPROVER, &["system:authenticated"])
+            .await?;
+        Ok(Self {
+            approver: Api::namespaced(client, &namespace.name),
+            namespace,
+            writers,
+        })
     }
 }
 
@@ -75,9 +96,17 @@ pub(super) async fn held(lab: &Lab, times: usize, table: &mut Table) -> Result<(
     let (mut each_second, mut unresting, mut writes) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..times {
         let calm = approved(lab, &people, &format!("held-{n}"), Pace::Calm).await?;
-        table.sample("approval sent to apply started, held pod", Unit::Millis, calm.since_sent);
+        table.sample(
+            "approval sent to apply started, held pod",
+            Unit::Millis,
+            calm.since_sent,
+        );
         table.sample(ACKNOWLEDGED, Unit::Millis, calm.since_acknowledged);
-        each_second.push(approved(lab, &people, &format!("busy-{n}"), Pace::EachSecond).await?.since_acknowledged);
+        each_second.push(
+            approved(lab, &people, &format!("busy-{n}"), Pace::EachSecond)
+                .await?
+                .since_acknowledged,
+        );
         let busiest = approved(lab, &people, &format!("busiest-{n}"), Pace::Unresting).await?;
         unresting.push(busiest.since_acknowledged);
         writes.push(busiest.write);
@@ -103,7 +132,10 @@ async fn approved(lab: &Lab, people: &People<'_>, name: &str, pace: Pace) -> Res
     let run = people.namespace.run(name, Stack::Nothing, "Manual")?;
     let (_, _, run) = watched(&people.namespace.runs, &run, run_waits).await?;
     let status = run.status.unwrap_or_default();
-    let (plan, attempt) = (status.plan.context("no plan")?, status.attempt.context("no attempt")?);
+    let (plan, attempt) = (
+        status.plan.context("no plan")?,
+        status.attempt.context("no attempt")?,
+    );
     let (count, rest) = match pace {
         Pace::Calm => (0, Duration::ZERO),
         Pace::EachSecond => (people.writers.len(), Duration::from_secs(1)),
@@ -132,7 +164,10 @@ async fn approved(lab: &Lab, people: &People<'_>, name: &str, pace: Pace) -> Res
     let acknowledged = Timestamp::now();
     let applied = apply_start(lab, &attempt.pod_name).await;
     writers.iter().for_each(tokio::task::JoinHandle::abort);
-    let (applied, taken) = (applied?, taken.lock().unwrap_or_else(PoisonError::into_inner));
+    let (applied, taken) = (
+        applied?,
+        taken.lock().unwrap_or_else(PoisonError::into_inner),
+    );
     Ok(Approved {
         since_sent: applied.duration_since(sent).as_secs_f64(),
         since_acknowledged: applied.duration_since(acknowledged).as_secs_f64(),
@@ -143,7 +178,12 @@ async fn approved(lab: &Lab, people: &People<'_>, name: &str, pace: Pace) -> Res
 /// When the tool of a pod began its apply, by its own clock, which is this machine's.
 async fn apply_start(lab: &Lab, pod: &str) -> Result<Timestamp> {
     let look = async || {
-        let of_pod: Vec<_> = lab.state.ledger().into_iter().filter(|entry| entry.who == pod).collect();
+        let of_pod: Vec<_> = lab
+            .state
+            .ledger()
+            .into_iter()
+            .filter(|entry| entry.who == pod)
+            .collect();
         let begun = ledger::select(&of_pod, what::COMMAND_START, Some("apply"));
         Ok(begun.first().map(|entry| entry.at.clone()))
     };
@@ -162,21 +202,43 @@ pub(super) async fn late(lab: &Lab, times: usize, table: &mut Table) -> Result<(
         run.spec.approval.hold_for = "0s".parse().map_err(|error| anyhow!("{error}"))?;
         runs.create(&PostParams::default(), &run).await?;
         let is_released = |run: &TerraformRun| {
-            let status = run.status.as_ref().filter(|status| status.phase == Some(Phase::AwaitingApproval));
-            status.and_then(|status| status.attempt.as_ref()).is_some_and(|attempt| !attempt.open)
+            let status = run
+                .status
+                .as_ref()
+                .filter(|status| status.phase == Some(Phase::AwaitingApproval));
+            status
+                .and_then(|status| status.attempt.as_ref())
+                .is_some_and(|attempt| !attempt.open)
         };
-        let run = wait::object(runs, &name, "waiting without a pod", Duration::from_secs(60), is_released).await?;
+        let run = wait::object(
+            runs,
+            &name,
+            "waiting without a pod",
+            Duration::from_secs(60),
+            is_released,
+        )
+        .await?;
         let status = run.status.unwrap_or_default();
-        let (plan, attempt) = (status.plan.context("no plan")?, status.attempt.context("no attempt")?);
+        let (plan, attempt) = (
+            status.plan.context("no plan")?,
+            status.attempt.context("no attempt")?,
+        );
         tokio::time::sleep(Duration::from_secs(1)).await;
         let sent = Timestamp::now();
         let run = Lab::approve(runs, &name, &plan.checksum, "admin").await?;
-        let pod = names::attempt_name(&name, run.metadata.uid.as_deref().unwrap_or_default(), attempt.number + 1);
+        let pod = names::attempt_name(
+            &name,
+            run.metadata.uid.as_deref().unwrap_or_default(),
+            attempt.number + 1,
+        );
         let applied = Duration::try_from(apply_start(lab, &pod).await?.duration_since(sent))?;
         let bare = namespace.bare_pod(&format!("bare-{n}"), Stack::Nothing, Commands::Plain)?;
         let started = namespace.time_pod(&bare).await?.before;
         table.millis("bare pod created to its container started", started);
-        table.millis("approval after the hold sent to apply started, new pod", applied);
+        table.millis(
+            "approval after the hold sent to apply started, new pod",
+            applied,
+        );
         table.ratio(RATIO, applied, started);
     }
     table.limit(RATIO, Limit::Median(1.6));

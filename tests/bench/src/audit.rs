@@ -30,8 +30,16 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 8] =
-        [Self::Write, Self::Read, Self::Watch, Self::DryRun, Self::Event, Self::Rights, Self::Review, Self::Own];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Write,
+        Self::Read,
+        Self::Watch,
+        Self::DryRun,
+        Self::Event,
+        Self::Rights,
+        Self::Review,
+        Self::Own,
+    ];
 }
 
 #[derive(Clone, Debug)]
@@ -46,21 +54,34 @@ pub(crate) struct Request {
 
 /// The present length of an audit log, as a start for a later read.
 pub(crate) fn end(file: &Path) -> Result<u64> {
-    Ok(std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len())
+    Ok(std::fs::metadata(file)
+        .with_context(|| format!("cannot look at {}", file.display()))?
+        .len())
 }
 
 /// All requests since an offset in the log.
 pub(crate) fn since(file: &Path, place: u64) -> Result<Vec<Request>> {
-    let mut log = std::fs::File::open(file).with_context(|| format!("cannot open {}", file.display()))?;
+    let mut log =
+        std::fs::File::open(file).with_context(|| format!("cannot open {}", file.display()))?;
     log.seek(SeekFrom::Start(place))?;
     let mut text = String::new();
     log.read_to_string(&mut text)?;
     // The last line may be incomplete.
-    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter_map(|event| request(&event)).collect())
+    Ok(text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter_map(|event| request(&event))
+        .collect())
 }
 
 fn request(event: &Value) -> Option<Request> {
-    let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |pointer: &str| {
+        event
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let (verb, stage, resource) = (text("/verb"), text("/stage"), text("/objectRef/resource"));
     // A watch is logged at its begin and its end, other requests at their end only.
     if (verb == "watch") != (stage == "ResponseStarted") {
@@ -78,13 +99,20 @@ fn request(event: &Value) -> Option<Request> {
     };
     let sub = text("/objectRef/subresource");
     let slash = if sub.is_empty() { "" } else { "/" };
-    let place = format!("{}/{}", text("/objectRef/namespace"), text("/objectRef/name"));
+    let place = format!(
+        "{}/{}",
+        text("/objectRef/namespace"),
+        text("/objectRef/name")
+    );
     Some(Request {
         at: text("/requestReceivedTimestamp").parse().ok()?,
         user: text("/user/username"),
         kind,
         what: format!("{verb} {resource}{slash}{sub} {place}"),
-        code: event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default(),
+        code: event
+            .pointer("/responseStatus/code")
+            .and_then(Value::as_u64)
+            .unwrap_or_default(),
     })
 }
 
@@ -93,10 +121,20 @@ pub(crate) fn counted<'a>(requests: impl IntoIterator<Item = &'a Request>) -> St
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for request in requests {
         let words: Vec<_> = request.what.split(' ').take(2).collect();
-        let refused = if request.code >= 400 { format!(" ({})", request.code) } else { String::new() };
-        *counts.entry(format!("{}{refused}", words.join(" "))).or_default() += 1;
+        let refused = if request.code >= 400 {
+            format!(" ({})", request.code)
+        } else {
+            String::new()
+        };
+        *counts
+            .entry(format!("{}{refused}", words.join(" ")))
+            .or_default() += 1;
     }
-    counts.iter().map(|(what, count)| format!("{what} x{count}")).collect::<Vec<_>>().join(", ")
+    counts
+        .iter()
+        .map(|(what, count)| format!("{what} x{count}"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 #[cfg(test)]
@@ -113,14 +151,37 @@ mod tests {
 
     #[test]
     fn a_watch_counts_once_and_dry_runs_apart() {
-        let kind = |verb, stage, resource, uri| request(&event(verb, stage, resource, uri)).map(|r| r.kind);
-        assert_eq!(kind("watch", "ResponseStarted", "pods", "/"), Some(Kind::Watch));
+        let kind = |verb, stage, resource, uri| {
+            request(&event(verb, stage, resource, uri)).map(|r| r.kind)
+        };
+        assert_eq!(
+            kind("watch", "ResponseStarted", "pods", "/"),
+            Some(Kind::Watch)
+        );
         assert_eq!(kind("watch", "ResponseComplete", "pods", "/"), None);
-        assert_eq!(kind("patch", "ResponseComplete", "terraformruns", "/x?dryRun=All"), Some(Kind::DryRun));
-        assert_eq!(kind("create", "ResponseComplete", "events", "/"), Some(Kind::Event));
-        assert_eq!(kind("patch", "ResponseComplete", "terraformruns", "/"), Some(Kind::Write));
-        assert_eq!(kind("create", "ResponseComplete", "tokenreviews", "/"), Some(Kind::Review));
-        let requests = [1, 2].map(|_| request(&event("patch", "ResponseComplete", "terraformruns", "/")).unwrap());
+        assert_eq!(
+            kind(
+                "patch",
+                "ResponseComplete",
+                "terraformruns",
+                "/x?dryRun=All"
+            ),
+            Some(Kind::DryRun)
+        );
+        assert_eq!(
+            kind("create", "ResponseComplete", "events", "/"),
+            Some(Kind::Event)
+        );
+        assert_eq!(
+            kind("patch", "ResponseComplete", "terraformruns", "/"),
+            Some(Kind::Write)
+        );
+        assert_eq!(
+            kind("create", "ResponseComplete", "tokenreviews", "/"),
+            Some(Kind::Review)
+        );
+        let requests = [1, 2]
+            .map(|_| request(&event("patch", "ResponseComplete", "terraformruns", "/")).unwrap());
         assert_eq!(counted(&requests), "patch terraformruns/status x2");
     }
 }

@@ -51,14 +51,19 @@ impl Containers {
         let shared = lives.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                let Some((at, topic, detail)) = parse(&line) else { continue };
+                let Some((at, topic, detail)) = parse(&line) else {
+                    continue;
+                };
                 // Processes executed in a container have their own exec id.
                 let of = |key: &str| detail[key].as_str().unwrap_or_default().to_owned();
                 let mut lives = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 match topic.as_str() {
                     "/tasks/start" => lives.entry(of("container_id")).or_default().start = Some(at),
                     "/tasks/exit" if of("id") == of("container_id") => {
-                        let exited = detail["exited_at"].as_str().and_then(|at| at.parse().ok()).unwrap_or(at);
+                        let exited = detail["exited_at"]
+                            .as_str()
+                            .and_then(|at| at.parse().ok())
+                            .unwrap_or(at);
                         lives.entry(of("container_id")).or_default().end = Some(exited);
                     }
                     _ => {}
@@ -71,10 +76,21 @@ impl Containers {
     /// Start and end of an ended container.
     pub(super) async fn ended(&self, id: &str) -> Result<(Timestamp, Timestamp)> {
         let look = async || {
-            let life = self.lives.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied().unwrap_or_default();
+            let life = self
+                .lives
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get(id)
+                .copied()
+                .unwrap_or_default();
             Ok(life.start.zip(life.end))
         };
-        wait::until(format!("containerd tells the end of the container {id}"), Duration::from_secs(5), look).await
+        wait::until(
+            format!("containerd tells the end of the container {id}"),
+            Duration::from_secs(5),
+            look,
+        )
+        .await
     }
 }
 
@@ -82,7 +98,8 @@ impl Containers {
 fn parse(line: &str) -> Option<(Timestamp, String, Value)> {
     let mut words = line.splitn(7, ' ');
     let (date, time, offset) = (words.next()?, words.next()?, words.next()?);
-    let (_zone, _namespace, topic, detail) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let (_zone, _namespace, topic, detail) =
+        (words.next()?, words.next()?, words.next()?, words.next()?);
     let offset = format!("{}:{}", offset.get(..3)?, offset.get(3..)?);
     let at = format!("{date}T{time}{offset}").parse().ok()?;
     Some((at, topic.to_owned(), serde_json::from_str(detail).ok()?))
@@ -97,7 +114,10 @@ mod tests {
         let line = r#"2026-11-21 12:16:31.056747123 +0000 UTC k8s.io /tasks/start {"container_id":"c","pid":7}"#;
         let (at, topic, detail) = parse(line).unwrap();
         assert_eq!(at, "2026-11-21T12:16:31.056747123Z".parse().unwrap());
-        assert_eq!((topic.as_str(), &detail["container_id"]), ("/tasks/start", &Value::from("c")));
+        assert_eq!(
+            (topic.as_str(), &detail["container_id"]),
+            ("/tasks/start", &Value::from("c"))
+        );
         assert!(parse("nothing of the kind").is_none());
     }
 }

@@ -40,9 +40,16 @@ impl Former {
         let scripted = images::programs(&["scripted-tool"], images::Profile::Same)?;
         let files = images::test_files(&Toolset::ensure(IN_PODS)?, Some(&scripted[0]))?;
         let builder = Builder::of(&checkout, "former")?;
-        let sources = checkout.join("images/sources").exists().then(|| builder.sources(&programs[1])).transpose()?;
-        let images =
-            PawlImages { runner: builder.runner(&programs[0], &files)?, controller: builder.controller(&programs[1])?, sources };
+        let sources = checkout
+            .join("images/sources")
+            .exists()
+            .then(|| builder.sources(&programs[1]))
+            .transpose()?;
+        let images = PawlImages {
+            runner: builder.runner(&programs[0], &files)?,
+            controller: builder.controller(&programs[1])?,
+            sources,
+        };
         Ok(Self { checkout, images })
     }
 }
@@ -50,7 +57,9 @@ impl Former {
 /// The full id of a commit.
 fn resolve(from: &str) -> Result<String> {
     let mut command = Command::new("git");
-    command.current_dir(root()).args(["rev-parse", "--verify", "--quiet", "--end-of-options"]);
+    command
+        .current_dir(root())
+        .args(["rev-parse", "--verify", "--quiet", "--end-of-options"]);
     let commit = run(command.arg(format!("{from}^{{commit}}"))).with_context(|| {
         format!("this checkout has no commit {from} in its history; `git fetch --unshallow` gets the history of a shallow clone")
     })?;
@@ -60,23 +69,54 @@ fn resolve(from: &str) -> Result<String> {
 fn unpack(commit: &str, to: &Path) -> Result<()> {
     cache::create_dir(to)?;
     let archive = to.with_extension("tar");
-    run(Command::new("git").current_dir(root()).args(["archive", "--format=tar", "-o"]).arg(&archive).arg(commit))
-        .with_context(|| format!("cannot read the tree of {commit}"))?;
-    run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(to)).with_context(|| format!("cannot unpack {commit}"))?;
+    run(Command::new("git")
+        .current_dir(root())
+        .args(["archive", "--format=tar", "-o"])
+        .arg(&archive)
+        .arg(commit))
+    .with_context(|| format!("cannot read the tree of {commit}"))?;
+    run(Command::new("tar")
+        .arg("-xf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(to))
+    .with_context(|| format!("cannot unpack {commit}"))?;
     cache::remove(&archive)
 }
 
 /// Agent and controller of a tree, with the dependencies of its own lock file.
 fn programs(checkout: &Path, target: &Path) -> Result<[PathBuf; 2]> {
-    let step = report::step("build", "runner-agent, controller of the commit that is measured");
+    let step = report::step(
+        "build",
+        "runner-agent, controller of the commit that is measured",
+    );
     let mut command = cargo();
-    command.current_dir(checkout).args(["build", "--release", "--locked", "--message-format=json-render-diagnostics"]);
-    command.args(["-p", "runner-agent", "-p", "controller", "--bin", "runner-agent", "--bin", "controller"]);
-    let output = run(command.arg("--target-dir").arg(target)).context("cannot build the commit that is measured")?;
+    command.current_dir(checkout).args([
+        "build",
+        "--release",
+        "--locked",
+        "--message-format=json-render-diagnostics",
+    ]);
+    command.args([
+        "-p",
+        "runner-agent",
+        "-p",
+        "controller",
+        "--bin",
+        "runner-agent",
+        "--bin",
+        "controller",
+    ]);
+    let output = run(command.arg("--target-dir").arg(target))
+        .context("cannot build the commit that is measured")?;
     let found = executables(&output);
     let path = |name: &str| {
-        let path = found.iter().map(|found| &found.path).find(|path| path.file_name().is_some_and(|file| file == name));
-        path.cloned().with_context(|| format!("cargo built no program called {name}"))
+        let path = found
+            .iter()
+            .map(|found| &found.path)
+            .find(|path| path.file_name().is_some_and(|file| file == name));
+        path.cloned()
+            .with_context(|| format!("cargo built no program called {name}"))
     };
     let programs = [path("runner-agent")?, path("controller")?];
     step.done();

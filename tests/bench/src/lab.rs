@@ -57,9 +57,15 @@ impl Stack {
     /// The configuration, and additions to the script.
     pub(super) fn code(self) -> (&'static str, Value) {
         match self {
-            Self::Tiny => ("resource \"terraform_data\" \"a\" {\n  input = \"a\"\n}\n", Value::Null),
+            Self::Tiny => (
+                "resource \"terraform_data\" \"a\" {\n  input = \"a\"\n}\n",
+                Value::Null,
+            ),
             Self::Nothing => (PLAYED, json!({})),
-            Self::ThreeSeconds => (PLAYED, json!({"apply_ms": 1500, "commands": {"plan": [{"sleep_ms": 1500}]}})),
+            Self::ThreeSeconds => (
+                PLAYED,
+                json!({"apply_ms": 1500, "commands": {"plan": [{"sleep_ms": 1500}]}}),
+            ),
         }
     }
 }
@@ -81,11 +87,26 @@ impl Commands {
     fn script(self, files: &Map<String, Value>) -> String {
         let stack = format!("{}/stack", pod_env::WORK_DIR);
         let mut lines = vec![format!("mkdir -p {stack}"), format!("cd {stack}")];
-        lines.extend(files.keys().enumerate().map(|(n, path)| format!("printf %s \"$FILE_{n}\" > {path}")));
+        lines.extend(
+            files
+                .keys()
+                .enumerate()
+                .map(|(n, path)| format!("printf %s \"$FILE_{n}\" > {path}")),
+        );
         let show = ["show -json plan.bin > plan.json", "show -no-color plan.bin"];
-        let show = if self == Self::WithShow { &show[..] } else { &[] };
-        let first = ["init -input=false -no-color", "plan -input=false -no-color -out=plan.bin"];
-        let all = first.iter().chain(show).chain(&["apply -input=false -no-color plan.bin"]);
+        let show = if self == Self::WithShow {
+            &show[..]
+        } else {
+            &[]
+        };
+        let first = [
+            "init -input=false -no-color",
+            "plan -input=false -no-color -out=plan.bin",
+        ];
+        let all = first
+            .iter()
+            .chain(show)
+            .chain(&["apply -input=false -no-color plan.bin"]);
         lines.extend(all.map(|command| format!("\"$TOOL\" {command}")));
         lines.join("\n")
     }
@@ -132,9 +153,14 @@ impl Lab {
         let cluster = Cluster::up(CLUSTER, Audit::Requests).await?;
         let (checkout, images) = match commit.map(Former::build).transpose()? {
             Some(former) => (former.checkout, former.images),
-            None => (root().to_owned(), PawlImages::build(IN_PODS, Profile::Dist)?),
+            None => (
+                root().to_owned(),
+                PawlImages::build(IN_PODS, Profile::Dist)?,
+            ),
         };
-        cluster.install_images_of(&checkout, &images, &Values::new()).await?;
+        cluster
+            .install_images_of(&checkout, &images, &Values::new())
+            .await?;
         Ok(Self {
             client: cluster.client().await?,
             state: StateServer::start(SocketAddr::new(IpAddr::V4(cluster.host()), 0)).await?,
@@ -149,7 +175,9 @@ impl Lab {
 
     /// Installs the same Pawl with other values.
     pub(super) async fn install(&self, values: &Values) -> Result<()> {
-        self.cluster.install_images_of(&self.checkout, &self.images, values).await
+        self.cluster
+            .install_images_of(&self.checkout, &self.images, values)
+            .await
     }
 
     /// A new namespace.
@@ -161,8 +189,16 @@ impl Lab {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &name);
         let account = async || Ok(accounts.get_opt("default").await?);
         wait::until("the account of bare pods is there", PATIENCE, account).await?;
-        let (runs, pods) = (Api::namespaced(self.client.clone(), &name), Api::namespaced(self.client.clone(), &name));
-        Ok(Namespace { lab: self, name, runs, pods })
+        let (runs, pods) = (
+            Api::namespaced(self.client.clone(), &name),
+            Api::namespaced(self.client.clone(), &name),
+        );
+        Ok(Namespace {
+            lab: self,
+            name,
+            runs,
+            pods,
+        })
     }
 
     pub(super) fn system_pods(&self) -> Api<Pod> {
@@ -171,15 +207,24 @@ impl Lab {
 
     /// The pod of a component of Pawl.
     pub(super) async fn component(&self, component: &str) -> Result<Pod> {
-        let params = ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));
+        let params =
+            ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));
         let pods = self.system_pods().list(&params).await?.items;
-        let mut there = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        there.next().with_context(|| format!("no pod of the {component}"))
+        let mut there = pods
+            .into_iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        there
+            .next()
+            .with_context(|| format!("no pod of the {component}"))
     }
 
     /// The version of a stack's tool. A stack without a script is run by real OpenTofu.
     fn version(&self, script: &Value) -> &str {
-        if script.is_null() { &self.tofu } else { SCRIPTED }
+        if script.is_null() {
+            &self.tofu
+        } else {
+            SCRIPTED
+        }
     }
 
     /// The files of a stack. `id` is the name of its script.
@@ -194,10 +239,17 @@ impl Lab {
     }
 
     /// Approves a plan as the client's user.
-    pub(super) async fn approve(runs: &Api<TerraformRun>, name: &str, checksum: &str, by: &str) -> Result<TerraformRun> {
+    pub(super) async fn approve(
+        runs: &Api<TerraformRun>,
+        name: &str,
+        checksum: &str,
+        by: &str,
+    ) -> Result<TerraformRun> {
         let annotations = json!({names::APPROVE: checksum, names::APPROVED_BY: by});
         let patch = json!({"metadata": {"annotations": annotations}});
-        objects::merge(runs, name, &patch).await.context("the approval was refused")
+        objects::merge(runs, name, &patch)
+            .await
+            .context("the approval was refused")
     }
 }
 
@@ -237,7 +289,10 @@ impl Namespace<'_> {
 
     /// Reads from the datastore as administrator, by path below a run.
     pub(super) fn read(&self, run: &str, path: &str) -> std::process::Command {
-        let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/terraformruns/{run}/{path}", self.name);
+        let path = format!(
+            "/apis/read.pawl.run/v1alpha1/namespaces/{}/terraformruns/{run}/{path}",
+            self.name
+        );
         self.lab.cluster.kubectl_command(&["get", "--raw", &path])
     }
 
@@ -245,12 +300,25 @@ impl Namespace<'_> {
     pub(super) fn bare_pod(&self, name: &str, stack: Stack, commands: Commands) -> Result<Pod> {
         let id = self.id(name);
         let (code, script) = stack.code();
-        let tool = format!("{}/opentofu/{}/tofu", pod_env::TOOLS_DIR, self.lab.version(&script));
+        let tool = format!(
+            "{}/opentofu/{}/tofu",
+            pod_env::TOOLS_DIR,
+            self.lab.version(&script)
+        );
         let mut files = self.lab.files(&id, code, &script);
-        let backend = json!({"terraform": {"backend": {"http": self.lab.state.backend_config(&id)}}});
+        let backend =
+            json!({"terraform": {"backend": {"http": self.lab.state.backend_config(&id)}}});
         files.insert(BACKEND_FILE.to_owned(), backend.to_string().into());
-        let mut env = vec![json!({"name": "TOOL", "value": tool}), json!({"name": "HOME", "value": "/tmp"})];
-        env.extend(files.values().enumerate().map(|(n, text)| json!({"name": format!("FILE_{n}"), "value": text})));
+        let mut env = vec![
+            json!({"name": "TOOL", "value": tool}),
+            json!({"name": "HOME", "value": "/tmp"}),
+        ];
+        env.extend(
+            files
+                .values()
+                .enumerate()
+                .map(|(n, text)| json!({"name": format!("FILE_{n}"), "value": text})),
+        );
         let pod = json!({
             "metadata": {"name": name, "namespace": self.name},
             "spec": {
@@ -276,7 +344,11 @@ impl Namespace<'_> {
     /// Creates a run and waits until its success is observed.
     pub(super) async fn time_run(&self, run: &TerraformRun) -> Result<Timing> {
         let (created, seen, run) = watched(&self.runs, run, run_succeeded).await?;
-        let pod = run.status.and_then(|status| status.attempt).context("a run without an attempt")?.pod_name;
+        let pod = run
+            .status
+            .and_then(|status| status.attempt)
+            .context("a run without an attempt")?
+            .pod_name;
         self.timing(pod, created, seen).await
     }
 
@@ -288,14 +360,33 @@ impl Namespace<'_> {
 
     async fn timing(&self, pod: String, created: Timestamp, seen: Timestamp) -> Result<Timing> {
         let container = async || {
-            let status = self.pods.get(&pod).await?.status.and_then(|status| status.container_statuses).unwrap_or_default();
-            let ended = status.first().filter(|s| s.state.as_ref().is_some_and(|state| state.terminated.is_some()));
-            let id = ended.and_then(|s| s.container_id.as_deref()).and_then(|id| id.rsplit_once("//"));
+            let status = self
+                .pods
+                .get(&pod)
+                .await?
+                .status
+                .and_then(|status| status.container_statuses)
+                .unwrap_or_default();
+            let ended = status.first().filter(|s| {
+                s.state
+                    .as_ref()
+                    .is_some_and(|state| state.terminated.is_some())
+            });
+            let id = ended
+                .and_then(|s| s.container_id.as_deref())
+                .and_then(|id| id.rsplit_once("//"));
             Ok(id.map(|(_, id)| id.to_owned()))
         };
-        let id = wait::until(format!("the pod {}/{pod} ends", self.name), PATIENCE, container).await?;
+        let id = wait::until(
+            format!("the pod {}/{pod} ends", self.name),
+            PATIENCE,
+            container,
+        )
+        .await?;
         let (start, end) = self.lab.containers.ended(&id).await?;
-        let between = |from: Timestamp, to: Timestamp| Duration::try_from(to.duration_since(from)).unwrap_or_default();
+        let between = |from: Timestamp, to: Timestamp| {
+            Duration::try_from(to.duration_since(from)).unwrap_or_default()
+        };
         Ok(Timing {
             outside: between(created, seen),
             inside: between(start, end),
@@ -316,15 +407,28 @@ fn resources() -> Value {
 pub(super) fn run_succeeded(run: &TerraformRun) -> Result<bool> {
     let status = run.status.clone().unwrap_or_default();
     if status.is_terminal() && status.phase != Some(Phase::Succeeded) {
-        bail!("the run {} ended {:?}: {:?} {:?}", run.name_any(), status.result, status.message, status.failure);
+        bail!(
+            "the run {} ended {:?}: {:?} {:?}",
+            run.name_any(),
+            status.result,
+            status.message,
+            status.failure
+        );
     }
     Ok(status.phase == Some(Phase::Succeeded))
 }
 
 /// Whether a pod succeeded. Fails if it failed.
 pub(super) fn pod_succeeded(pod: &Pod) -> Result<bool> {
-    match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
-        Some("Failed") => bail!("the pod {} failed; look at its log with --keep", pod.name_any()),
+    match pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+    {
+        Some("Failed") => bail!(
+            "the pod {} failed; look at its log with --keep",
+            pod.name_any()
+        ),
         phase => Ok(phase == Some("Succeeded")),
     }
 }
@@ -333,14 +437,25 @@ pub(super) fn pod_succeeded(pod: &Pod) -> Result<bool> {
 pub(super) fn run_waits(run: &TerraformRun) -> Result<bool> {
     let status = run.status.clone().unwrap_or_default();
     if status.is_terminal() {
-        bail!("the run {} ended {:?} in place of waiting: {:?}", run.name_any(), status.result, status.failure);
+        bail!(
+            "the run {} ended {:?} in place of waiting: {:?}",
+            run.name_any(),
+            status.result,
+            status.failure
+        );
     }
     Ok(status.phase == Some(Phase::AwaitingApproval))
 }
 
 /// A kind of object that can be created and watched.
 pub(super) trait Object:
-    kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug + Send + 'static
+    kube::Resource<DynamicType = ()>
+    + Clone
+    + DeserializeOwned
+    + Serialize
+    + std::fmt::Debug
+    + Send
+    + 'static
 {
 }
 
@@ -355,9 +470,15 @@ pub(super) async fn watched<K: Object>(
 ) -> Result<(Timestamp, Timestamp, K)> {
     let name = object.meta().name.clone().unwrap_or_default();
     let mut stream = watch_object(api.clone(), &name).boxed();
-    stream.next().await.context("the watch ended")?.context("cannot watch")?;
+    stream
+        .next()
+        .await
+        .context("the watch ended")?
+        .context("cannot watch")?;
     let created = Timestamp::now();
-    api.create(&PostParams::default(), object).await.with_context(|| format!("cannot create {name}"))?;
+    api.create(&PostParams::default(), object)
+        .await
+        .with_context(|| format!("cannot create {name}"))?;
     let wait = async {
         while let Some(seen) = stream.next().await {
             if let Some(object) = seen?
@@ -368,5 +489,7 @@ pub(super) async fn watched<K: Object>(
         }
         bail!("the watch of {name} ended")
     };
-    tokio::time::timeout(PATIENCE, wait).await.with_context(|| format!("{name} is not where it should be after {PATIENCE:?}"))?
+    tokio::time::timeout(PATIENCE, wait)
+        .await
+        .with_context(|| format!("{name} is not where it should be after {PATIENCE:?}"))?
 }

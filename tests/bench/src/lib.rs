@@ -85,7 +85,8 @@ impl Options {
     fn figures(&self) -> (Vec<Figure>, Vec<Figure>) {
         let is_wanted = |figure: &Figure| self.only.is_empty() || self.only.contains(figure);
         let wanted = Figure::value_variants().iter().copied().filter(is_wanted);
-        let (mut here, others): (Vec<_>, Vec<_>) = wanted.partition(|figure| matches!(figure, Figure::Local | Figure::Tools));
+        let (mut here, others): (Vec<_>, Vec<_>) =
+            wanted.partition(|figure| matches!(figure, Figure::Local | Figure::Tools));
         here.retain(|_| self.commit.is_none());
         (here, others)
     }
@@ -112,7 +113,10 @@ pub async fn run(options: &Options) -> Result<()> {
     if !on_cluster.is_empty() {
         let measured = Box::pin(measure(options, on_cluster, &mut table)).await;
         if options.keep {
-            report::note("bench", "the cluster stays up; end it with `cargo run --release --bin cluster -- --name bench down`");
+            report::note(
+                "bench",
+                "the cluster stays up; end it with `cargo run --release --bin cluster -- --name bench down`",
+            );
         } else {
             Cluster::down_by_name(CLUSTER)?;
         }
@@ -125,7 +129,9 @@ pub async fn run(options: &Options) -> Result<()> {
 fn publish(machine: &str, table: &Table, save: Option<&Path>) -> Result<()> {
     let text = format!("{machine}\n{}", table.text());
     println!("\n{text}");
-    save.map_or(Ok(()), |file| std::fs::write(file, &text).with_context(|| format!("cannot write {}", file.display())))
+    save.map_or(Ok(()), |file| {
+        std::fs::write(file, &text).with_context(|| format!("cannot write {}", file.display()))
+    })
 }
 
 async fn measure(options: &Options, figures: Vec<Figure>, table: &mut Table) -> Result<()> {

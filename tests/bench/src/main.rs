@@ -8,7 +8,10 @@ use clap::Parser;
 use harness::cluster::report;
 
 #[derive(Parser)]
-#[command(name = "bench-run", about = "What Pawl costs, measured beside bare pods on one cluster in one run")]
+#[command(
+    name = "bench-run",
+    about = "What Pawl costs, measured beside bare pods on one cluster in one run"
+)]
 struct Arguments {
     /// Fewer repetitions.
     #[arg(long)]
@@ -29,7 +32,19 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Arguments { quick, only, save, commit, keep } = Arguments::parse();
-    let options = Options { quick, only, save, commit, keep };
+    let Arguments {
+        quick,
+        only,
+        save,
+        commit,
+        keep,
+    } = Arguments::parse();
+    let options = Options {
+        quick,
+        only,
+        save,
+        commit,
+        keep,
+    };
     report::exit("bench", bench::run(&options).await)
 }

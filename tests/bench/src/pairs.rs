@@ -23,13 +23,19 @@ const PATIENCE: Duration = Duration::from_secs(180);
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     for stack in [Stack::Tiny, Stack::Nothing, Stack::ThreeSeconds] {
         // The constant three seconds need fewer repetitions.
-        let times = if stack == Stack::ThreeSeconds { times.div_ceil(2) } else { times };
+        let times = if stack == Stack::ThreeSeconds {
+            times.div_ceil(2)
+        } else {
+            times
+        };
         let namespace = lab.namespace().await?;
         for n in 0..=times {
             let pod = namespace.bare_pod(&format!("bare-{n}"), stack, Commands::Plain)?;
             let bare = namespace.time_pod(&pod).await?;
             settle().await;
-            let run = namespace.time_run(&namespace.run(&format!("run-{n}"), stack, "Automatic")?).await?;
+            let run = namespace
+                .time_run(&namespace.run(&format!("run-{n}"), stack, "Automatic")?)
+                .await?;
             settle().await;
             let pod = namespace.bare_pod(&format!("show-{n}"), stack, Commands::WithShow)?;
             let show = namespace.time_pod(&pod).await?;
@@ -77,15 +83,28 @@ fn add(lab: &Lab, stack: Stack, [bare, run, show]: [&Timing; 3], table: &mut Tab
     table.millis(&of("in the container, agent"), run.inside);
     let inside = run.inside.as_secs_f64();
     table.sample(&of(ADDS), Unit::Millis, inside - bare.inside.as_secs_f64());
-    table.sample(&of(ADDS_TO_SHOW), Unit::Millis, inside - show.inside.as_secs_f64());
+    table.sample(
+        &of(ADDS_TO_SHOW),
+        Unit::Millis,
+        inside - show.inside.as_secs_f64(),
+    );
     if stack == Stack::ThreeSeconds {
-        table.sample(&of(AGAINST), Unit::Percent, inside / bare.inside.as_secs_f64());
+        table.sample(
+            &of(AGAINST),
+            Unit::Percent,
+            inside / bare.inside.as_secs_f64(),
+        );
     }
     if stack != Stack::Tiny
         && let Some((number, parts)) = parts(&lab.state.ledger(), run)
     {
         let commands = format!("agent, in {number} commands");
-        let figures = ["agent, start to first command", &commands, "agent, between commands", "agent, last command to end"];
+        let figures = [
+            "agent, start to first command",
+            &commands,
+            "agent, between commands",
+            "agent, last command to end",
+        ];
         for (figure, seconds) in figures.into_iter().zip(parts) {
             table.sample(&of(figure), Unit::Millis, seconds);
         }
@@ -95,16 +114,35 @@ fn add(lab: &Lab, stack: Stack, [bare, run, show]: [&Timing; 3], table: &mut Tab
 /// Splits the time of a container by its tool's entries; `who` of an entry is the pod. Returns the number of commands, and the seconds
 /// before the first, in all, between them, and after the last.
 fn parts(entries: &[Entry], timing: &Timing) -> Option<(usize, [f64; 4])> {
-    let of_pod: Vec<Entry> = entries.iter().filter(|entry| entry.who == timing.pod).cloned().collect();
+    let of_pod: Vec<Entry> = entries
+        .iter()
+        .filter(|entry| entry.who == timing.pod)
+        .cloned()
+        .collect();
     let times = |what: &str| -> Vec<Timestamp> {
-        ledger::select(&of_pod, what, None).iter().filter_map(|entry| entry.at.parse().ok()).collect()
+        ledger::select(&of_pod, what, None)
+            .iter()
+            .filter_map(|entry| entry.at.parse().ok())
+            .collect()
     };
     let (starts, ends) = (times(what::COMMAND_START), times(what::COMMAND_END));
     let seconds = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64();
     let (first, last) = (*starts.first()?, *ends.last()?);
-    let commands: f64 = starts.iter().zip(&ends).map(|(start, end)| seconds(*start, *end)).sum();
+    let commands: f64 = starts
+        .iter()
+        .zip(&ends)
+        .map(|(start, end)| seconds(*start, *end))
+        .sum();
     let between = seconds(first, last) - commands;
-    Some((starts.len(), [seconds(timing.start, first), commands, between, seconds(last, timing.end)]))
+    Some((
+        starts.len(),
+        [
+            seconds(timing.start, first),
+            commands,
+            between,
+            seconds(last, timing.end),
+        ],
+    ))
 }
 
 /// Measures twenty runs and twenty bare pods alternately.
@@ -125,11 +163,20 @@ pub(super) async fn many(lab: &Lab, times: usize, table: &mut Table) -> Result<(
 }
 
 /// Creates all objects under an established watch, and waits until the success of each is observed.
-async fn all_seen<K: Object>(api: &Api<K>, make: impl Fn(usize) -> Result<K>, done: fn(&K) -> Result<bool>) -> Result<Duration> {
+async fn all_seen<K: Object>(
+    api: &Api<K>,
+    make: impl Fn(usize) -> Result<K>,
+    done: fn(&K) -> Result<bool>,
+) -> Result<Duration> {
     let objects: Vec<K> = (0..NUMBER).map(make).collect::<Result<_>>()?;
     let names: BTreeSet<String> = objects.iter().map(ResourceExt::name_any).collect();
-    let mut stream = watcher(api.clone(), watcher::Config::default()).default_backoff().boxed();
-    while !matches!(stream.next().await.context("the watch ended")?, Ok(watcher::Event::InitDone)) {}
+    let mut stream = watcher(api.clone(), watcher::Config::default())
+        .default_backoff()
+        .boxed();
+    while !matches!(
+        stream.next().await.context("the watch ended")?,
+        Ok(watcher::Event::InitDone)
+    ) {}
     let begun = Instant::now();
     let parameters = PostParams::default();
     let create = try_join_all(objects.iter().map(|object| api.create(&parameters, object)));
@@ -137,7 +184,10 @@ async fn all_seen<K: Object>(api: &Api<K>, make: impl Fn(usize) -> Result<K>, do
         let mut seen = BTreeSet::new();
         while seen.len() < names.len() {
             let event = stream.try_next().await;
-            let Ok(Some(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) = event else { continue };
+            let Ok(Some(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) = event
+            else {
+                continue;
+            };
             if names.contains(&object.name_any()) && done(&object)? {
                 seen.insert(object.name_any());
             }
@@ -149,7 +199,9 @@ async fn all_seen<K: Object>(api: &Api<K>, make: impl Fn(usize) -> Result<K>, do
         created.context("cannot create all of them")?;
         waited
     };
-    let within = tokio::time::timeout(PATIENCE, both).await.with_context(|| format!("not all succeeded within {PATIENCE:?}"))?;
+    let within = tokio::time::timeout(PATIENCE, both)
+        .await
+        .with_context(|| format!("not all succeeded within {PATIENCE:?}"))?;
     // Until the kubelet has cleaned up, so that one batch does not slow down the next.
     tokio::time::sleep(Duration::from_secs(8)).await;
     within

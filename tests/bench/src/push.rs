@@ -38,7 +38,11 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
         let hand = followed.by_hand(n, &commit).await?;
         if n > 0 {
             table.sample(BY_HAND, Unit::Seconds, hand);
-            table.sample("push told of by webhook to the layer's run", Unit::Millis, run - told);
+            table.sample(
+                "push told of by webhook to the layer's run",
+                Unit::Millis,
+                run - told,
+            );
             table.sample(PUSHED, Unit::Seconds, waits - told);
         }
     }
@@ -46,8 +50,14 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     // A push may take one second more than the run made by hand.
     table.limit(PUSHED, Limit::Median(by_hand + 1.0));
     table.close();
-    table.plain("  more than the run by hand, of the medians", format!("{:+.2} s", pushed - by_hand));
-    for (what, size) in [("1 KiB", 1 << 10), ("25 MiB, the largest that is taken", 25 << 20)] {
+    table.plain(
+        "  more than the run by hand, of the medians",
+        format!("{:+.2} s", pushed - by_hand),
+    );
+    for (what, size) in [
+        ("1 KiB", 1 << 10),
+        ("25 MiB, the largest that is taken", 25 << 20),
+    ] {
         let figure = format!("last byte of a delivery of {what}, to its 202");
         for _ in 0..=times {
             table.millis(&figure, followed.hook.answers(size).await?);
@@ -72,17 +82,38 @@ impl<'a> Followed<'a> {
     async fn set(lab: &'a Lab) -> Result<Self> {
         let namespace = lab.namespace().await?;
         let root = tempfile::tempdir()?;
-        let git = GitServer::start(SocketAddr::new(IpAddr::V4(lab.cluster.host()), 0), root.path()).await?;
+        let git = GitServer::start(
+            SocketAddr::new(IpAddr::V4(lab.cluster.host()), 0),
+            root.path(),
+        )
+        .await?;
         let repo = git.create(STACK)?;
         repo.commit("main", &[("README.md", "a stack\n")])?;
         // Only webhooks trigger a poll during the measurement.
         let spec = json!({"url": git.url(STACK), "interval": "24h"});
         let hook = Hook::set(&lab.cluster, &namespace.name, STACK, spec).await?;
-        let followed = Self { namespace, _root: root, _git: git, repo, hook };
+        let followed = Self {
+            namespace,
+            _root: root,
+            _git: git,
+            repo,
+            hook,
+        };
         let spec = json!({"repository": {"name": STACK}, "path": STACK, "template": followed.template("layer")?});
-        let layers: Api<TerraformLayer> = Api::namespaced(lab.client.clone(), &followed.namespace.name);
-        layers.create(&PostParams::default(), &TerraformLayer::new(STACK, serde_json::from_value(spec)?)).await?;
-        let is_known = |layer: &TerraformLayer| layer.status.as_ref().is_some_and(|status| status.source.is_some());
+        let layers: Api<TerraformLayer> =
+            Api::namespaced(lab.client.clone(), &followed.namespace.name);
+        layers
+            .create(
+                &PostParams::default(),
+                &TerraformLayer::new(STACK, serde_json::from_value(spec)?),
+            )
+            .await?;
+        let is_known = |layer: &TerraformLayer| {
+            layer
+                .status
+                .as_ref()
+                .is_some_and(|status| status.source.is_some())
+        };
         wait::object(&layers, STACK, "looked at", PATIENCE, is_known).await?;
         Ok(followed)
     }
@@ -98,15 +129,26 @@ impl<'a> Followed<'a> {
     async fn push(&self, n: usize) -> Result<(String, f64, f64, f64)> {
         let mut events = self.watch().await?;
         let (main, _) = Stack::Tiny.code();
-        let commit = self.repo.commit("main", &[(&format!("{STACK}/main.tf"), &format!("# {n}\n{main}"))])?;
+        let commit = self.repo.commit(
+            "main",
+            &[(&format!("{STACK}/main.tf"), &format!("# {n}\n{main}"))],
+        )?;
         let told = seconds();
         let answer = self.hook.push(&commit).await?;
         ensure!(answer == StatusCode::ACCEPTED, "the server says {answer}");
         let mut made = None;
         let wait = async {
             while let Some(event) = events.next().await {
-                let (Event::Apply(run) | Event::InitApply(run)) = event? else { continue };
-                if run.spec.source.repository.as_ref().is_none_or(|source| source.revision != commit) {
+                let (Event::Apply(run) | Event::InitApply(run)) = event? else {
+                    continue;
+                };
+                if run
+                    .spec
+                    .source
+                    .repository
+                    .as_ref()
+                    .is_none_or(|source| source.revision != commit)
+                {
                     continue;
                 }
                 let made = *made.get_or_insert_with(seconds);
@@ -116,7 +158,9 @@ impl<'a> Followed<'a> {
             }
             bail!("the watch of the runs ended")
         };
-        let found = tokio::time::timeout(PATIENCE, wait).await.context("no plan of the push waits")??;
+        let found = tokio::time::timeout(PATIENCE, wait)
+            .await
+            .context("no plan of the push waits")??;
         let (commit, told, made, waits, name) = found;
         self.deny(&name).await?;
         Ok((commit, told, made, waits))
@@ -124,8 +168,14 @@ impl<'a> Followed<'a> {
 
     /// Watches all runs, and skips the existing ones.
     async fn watch(&self) -> Result<Events> {
-        let mut events: Events = Box::pin(watcher(self.namespace.runs.clone(), watcher::Config::default()));
-        while !matches!(events.next().await.context("the watch ended")??, Event::InitDone) {}
+        let mut events: Events = Box::pin(watcher(
+            self.namespace.runs.clone(),
+            watcher::Config::default(),
+        ));
+        while !matches!(
+            events.next().await.context("the watch ended")??,
+            Event::InitDone
+        ) {}
         Ok(events)
     }
 
@@ -145,7 +195,12 @@ impl<'a> Followed<'a> {
     /// Denies the plan, and waits until its pod is gone and its layer has noticed.
     async fn deny(&self, name: &str) -> Result<()> {
         let runs = &self.namespace.runs;
-        objects::merge(runs, name, &json!({"metadata": {"annotations": {names::DENY: "measured"}}})).await?;
+        objects::merge(
+            runs,
+            name,
+            &json!({"metadata": {"annotations": {names::DENY: "measured"}}}),
+        )
+        .await?;
         let is_over = |run: &TerraformRun| {
             let status = run.status.clone().unwrap_or_default();
             status.is_terminal() && status.attempt.is_none_or(|attempt| !attempt.open)
@@ -158,5 +213,7 @@ impl<'a> Followed<'a> {
 }
 
 fn seconds() -> f64 {
-    Timestamp::now().duration_since(Timestamp::UNIX_EPOCH).as_secs_f64()
+    Timestamp::now()
+        .duration_since(Timestamp::UNIX_EPOCH)
+        .as_secs_f64()
 }

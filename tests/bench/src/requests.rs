@@ -25,7 +25,10 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     for n in 0..=times {
         last = of_one_run(lab, &namespace, &format!("run-{n}")).await?;
         if n > 0 {
-            let writes = last.iter().filter(|request| request.kind == Kind::Write).count();
+            let writes = last
+                .iter()
+                .filter(|request| request.kind == Kind::Write)
+                .count();
             table.sample(WRITES, Unit::Count, number(writes as u64));
             table.sample(ALL, Unit::Count, number(last.len() as u64));
         }
@@ -34,9 +37,15 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     table.close();
     for (client, is) in [("agent", false), ("controller", true)] {
         for kind in Kind::ALL {
-            let of: Vec<_> = last.iter().filter(|r| is_controller(r) == is && r.kind == kind).collect();
+            let of: Vec<_> = last
+                .iter()
+                .filter(|r| is_controller(r) == is && r.kind == kind)
+                .collect();
             if !of.is_empty() {
-                table.plain(&format!("  {client}, {kind:?}"), format!("{}: {}", of.len(), audit::counted(of.iter().copied())));
+                table.plain(
+                    &format!("  {client}, {kind:?}"),
+                    format!("{}: {}", of.len(), audit::counted(of.iter().copied())),
+                );
             }
         }
     }
@@ -50,12 +59,26 @@ async fn of_one_run(lab: &Lab, namespace: &Namespace<'_>, name: &str) -> Result<
     let place = audit::end(log)?;
     let run = namespace.run(name, Stack::Nothing, "Automatic")?;
     let (_, _, run) = watched(&namespace.runs, &run, run_succeeded).await?;
-    let pod = run.status.and_then(|status| status.attempt).context("a run without an attempt")?.pod_name;
-    let is_closed = |run: &TerraformRun| run.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|a| !a.open);
+    let pod = run
+        .status
+        .and_then(|status| status.attempt)
+        .context("a run without an attempt")?
+        .pod_name;
+    let is_closed = |run: &TerraformRun| {
+        run.status
+            .as_ref()
+            .and_then(|s| s.attempt.as_ref())
+            .is_some_and(|a| !a.open)
+    };
     wait::object(&namespace.runs, name, "closed", PATIENCE, is_closed).await?;
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let of_us = |request: &Request| is_controller(request) || request.user.ends_with(&format!(":{pod}")) || made(request, name);
-    Ok(audit::since(log, place)?.into_iter().filter(|request| of_us(request) && !is_ours(request)).collect())
+    let of_us = |request: &Request| {
+        is_controller(request) || request.user.ends_with(&format!(":{pod}")) || made(request, name)
+    };
+    Ok(audit::since(log, place)?
+        .into_iter()
+        .filter(|request| of_us(request) && !is_ours(request))
+        .collect())
 }
 
 /// The benchmark itself is the administrator.
@@ -64,7 +87,9 @@ fn is_ours(request: &Request) -> bool {
 }
 
 fn is_controller(request: &Request) -> bool {
-    request.user.starts_with(&format!("system:serviceaccount:{NAMESPACE}:"))
+    request
+        .user
+        .starts_with(&format!("system:serviceaccount:{NAMESPACE}:"))
 }
 
 /// Whether it is about a run, whoever sent it: no request escapes the count by its user name.
@@ -75,12 +100,21 @@ fn made(request: &Request, run: &str) -> bool {
 /// Prints the time of each request, for profiling.
 fn timeline(mut requests: Vec<Request>) {
     requests.sort_by_key(|request| request.at);
-    let Some(first) = requests.first().map(|request| request.at) else { return };
+    let Some(first) = requests.first().map(|request| request.at) else {
+        return;
+    };
     eprintln!("requests of the last run, milliseconds after the first:");
     for request in requests {
         let millis = request.at.duration_since(first).as_millis();
-        let client = if is_controller(&request) { "controller" } else { "agent" };
-        eprintln!("  {millis:>6}  {client:10} {:?} {} {}", request.kind, request.what, request.code);
+        let client = if is_controller(&request) {
+            "controller"
+        } else {
+            "agent"
+        };
+        eprintln!(
+            "  {millis:>6}  {client:10} {:?} {} {}",
+            request.kind, request.what, request.code
+        );
     }
 }
 
@@ -95,9 +129,19 @@ async fn at_rest(lab: &Lab, namespace: &Namespace<'_>, table: &mut Table) -> Res
     let accounts = format!("system:serviceaccount:{}:", namespace.name);
     let of_us = |request: &&Request| is_controller(request) || request.user.starts_with(&accounts);
     let of_us: Vec<_> = requests.iter().filter(of_us).collect();
-    let beside = of_us.iter().filter(|r| !matches!(r.kind, Kind::Watch | Kind::Own)).count();
-    let what = if of_us.is_empty() { String::new() } else { format!(": {}", audit::counted(of_us.iter().copied())) };
-    let figure = format!("requests for runs, beside watches, in {} s, one run ended and one waiting", REST.as_secs());
+    let beside = of_us
+        .iter()
+        .filter(|r| !matches!(r.kind, Kind::Watch | Kind::Own))
+        .count();
+    let what = if of_us.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", audit::counted(of_us.iter().copied()))
+    };
+    let figure = format!(
+        "requests for runs, beside watches, in {} s, one run ended and one waiting",
+        REST.as_secs()
+    );
     table.bound(&figure, format!("{beside}{what}"), "none", beside == 0);
     // It would hold its pod for the rest of the benchmark.
     let cancel = json!({"metadata": {"annotations": {names::CANCEL: "measured"}}});

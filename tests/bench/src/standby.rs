@@ -17,7 +17,8 @@ const TOLD: &str = "controller told to end to another leads";
 
 /// Measures both with two controllers, and leaves one.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
-    let replicas = |number: &str| Values::from([("controller.replicas".to_owned(), number.to_owned())]);
+    let replicas =
+        |number: &str| Values::from([("controller.replicas".to_owned(), number.to_owned())]);
     lab.install(&replicas("2")).await?;
     let measured = both(lab, times, table).await;
     lab.install(&replicas("1")).await?;
@@ -29,16 +30,22 @@ async fn both(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     for _ in 0..times {
         let (leader, pod) = leading(lab).await?;
         let begun = Instant::now();
-        let reached = victims::signal_in_pod(&pod.uid().context("a pod without UID")?, "/controller", Signal::SIGKILL)?;
+        let reached = victims::signal_in_pod(
+            &pod.uid().context("a pod without UID")?,
+            "/controller",
+            Signal::SIGKILL,
+        )?;
         ensure!(reached > 0, "no process of {leader} was killed");
         another(lab, &leader).await?;
         table.seconds(KILLED, begun.elapsed());
         // The kubelet's restart backoff is per pod: a new pod has none.
-        pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await?;
+        pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(1))
+            .await?;
         all_there(lab)?;
         let (leader, pod) = leading(lab).await?;
         let begun = Instant::now();
-        pods.delete(&pod.name_any(), &DeleteParams::default()).await?;
+        pods.delete(&pod.name_any(), &DeleteParams::default())
+            .await?;
         another(lab, &leader).await?;
         table.seconds(TOLD, begun.elapsed());
         all_there(lab)?;
@@ -55,11 +62,17 @@ async fn another(lab: &Lab, than: &str) -> Result<String> {
     let begun = Instant::now();
     loop {
         let lease = leases.get_opt("pawl-controller").await?;
-        let holder = lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity).unwrap_or_default();
+        let holder = lease
+            .and_then(|lease| lease.spec)
+            .and_then(|spec| spec.holder_identity)
+            .unwrap_or_default();
         if !holder.is_empty() && holder != than {
             return Ok(holder);
         }
-        ensure!(begun.elapsed() < PATIENCE, "no controller took over from `{than}`");
+        ensure!(
+            begun.elapsed() < PATIENCE,
+            "no controller took over from `{than}`"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -67,12 +80,27 @@ async fn another(lab: &Lab, than: &str) -> Result<String> {
 /// The leader, and its pod.
 async fn leading(lab: &Lab) -> Result<(String, Pod)> {
     let leader = another(lab, "").await?;
-    let name = leader.split_once('_').map_or(leader.as_str(), |(name, _)| name);
-    let pod = lab.system_pods().get(name).await.with_context(|| format!("no pod of the leader {leader}"))?;
+    let name = leader
+        .split_once('_')
+        .map_or(leader.as_str(), |(name, _)| name);
+    let pod = lab
+        .system_pods()
+        .get(name)
+        .await
+        .with_context(|| format!("no pod of the leader {leader}"))?;
     Ok((leader, pod))
 }
 
 /// Waits until both are ready again.
 fn all_there(lab: &Lab) -> Result<()> {
-    lab.cluster.kubectl(&["-n", NAMESPACE, "rollout", "status", "deployment/pawl-controller", "--timeout=120s"]).map(drop)
+    lab.cluster
+        .kubectl(&[
+            "-n",
+            NAMESPACE,
+            "rollout",
+            "status",
+            "deployment/pawl-controller",
+            "--timeout=120s",
+        ])
+        .map(drop)
 }

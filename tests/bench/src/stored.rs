@@ -29,7 +29,12 @@ const LOG_MIB: u64 = 2048;
 
 /// Adds a figure in KiB that must not exceed a bound.
 fn kib(table: &mut Table, figure: &str, found: u64, most: u64) {
-    table.bound(figure, mib(found), &format!("at most {} MiB", most >> 10), found <= most);
+    table.bound(
+        figure,
+        mib(found),
+        &format!("at most {} MiB", most >> 10),
+        found <= most,
+    );
 }
 
 /// Memory of the agent during the hold, of the datastore, and of the controller.
@@ -38,7 +43,11 @@ pub(super) async fn at_rest(lab: &Lab, table: &mut Table) -> Result<()> {
     let run = namespace.run("holds", Stack::Nothing, "Manual")?;
     let (_, _, run) = watched(&namespace.runs, &run, run_waits).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let pod = run.status.and_then(|status| status.attempt).context("a run without an attempt")?.pod_name;
+    let pod = run
+        .status
+        .and_then(|status| status.attempt)
+        .context("a run without an attempt")?
+        .pod_name;
     let own = |pod: &Pod, program| anyhow::Ok(memory(process(pod, program)?)?.own);
     let agent = own(&namespace.pods.get(&pod).await?, "runner-agent")?;
     let controller = own(&lab.component("controller").await?, "controller")?;
@@ -68,16 +77,26 @@ pub(super) async fn journal(lab: &Lab, times: usize, table: &mut Table) -> Resul
             // There is no journal before the apply begins.
             let text = run(namespace.read(RUN, "journal")).unwrap_or_default();
             let seen = Timestamp::now();
-            let is_complete = |line: &&str| matches!(Line::parse(line.as_bytes()), Some(Line::Complete(_)));
+            let is_complete =
+                |line: &&str| matches!(Line::parse(line.as_bytes()), Some(Line::Complete(_)));
             if text.lines().filter(is_complete).count() >= count {
                 break seen;
             }
             let late = begun.elapsed() > PATIENCE;
-            ensure!(!late, "the journal of {id} has not {count} objects:\n{text}");
+            ensure!(
+                !late,
+                "the journal of {id} has not {count} objects:\n{text}"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         };
-        let is_made = |entry: &Entry| entry.what == what::RESOURCE && entry.text("script") == Some(&id);
-        let made = lab.state.ledger().into_iter().filter(is_made).nth(count - 1);
+        let is_made =
+            |entry: &Entry| entry.what == what::RESOURCE && entry.text("script") == Some(&id);
+        let made = lab
+            .state
+            .ledger()
+            .into_iter()
+            .filter(is_made)
+            .nth(count - 1);
         let made: Timestamp = made.context("nothing was made")?.at.parse()?;
         let late = seen.duration_since(made).as_secs_f64();
         table.sample(FIGURE, Unit::Millis, late);
@@ -112,7 +131,10 @@ pub(super) async fn bundles(lab: &Lab, times: usize, table: &mut Table) -> Resul
                 format!("{}: {nonce}", words::HEADER_NONCE),
                 format!("{}: {digest}", words::HEADER_DIGEST),
             ];
-            for (way, option, file, headers) in [("to", "-T", &content, &headers[..]), ("from", "-o", &out, &headers[..2])] {
+            for (way, option, file, headers) in [
+                ("to", "-T", &content, &headers[..]),
+                ("from", "-o", &out, &headers[..2]),
+            ] {
                 let mut curl = Command::new("curl");
                 curl.args(["--cacert", &authority, "--resolve", &resolve]);
                 curl.args(headers.iter().flat_map(|header| ["-H", header]));
@@ -120,14 +142,25 @@ pub(super) async fn bundles(lab: &Lab, times: usize, table: &mut Table) -> Resul
                 let figure = format!("{} MiB {way} the datastore", size / MIB);
                 table.sample(&figure, Unit::Millis, took);
             }
-            ensure!(sum_of(&out)? == digest, "the datastore returned other content");
+            ensure!(
+                sum_of(&out)? == digest,
+                "the datastore returned other content"
+            );
             // Its data is deleted with it.
-            namespace.runs.delete(&name, &DeleteParams::default()).await?;
+            namespace
+                .runs
+                .delete(&name, &DeleteParams::default())
+                .await?;
         }
     }
     table.close();
     let most = peak.end();
-    kib(table, "datastore meanwhile, RssAnon at most", most, 32 << 10);
+    kib(
+        table,
+        "datastore meanwhile, RssAnon at most",
+        most,
+        32 << 10,
+    );
     Ok(())
 }
 
@@ -135,13 +168,19 @@ pub(super) async fn bundles(lab: &Lab, times: usize, table: &mut Table) -> Resul
 async fn open(lab: &Lab, namespace: &Namespace<'_>, name: &str) -> Result<(String, String)> {
     let script = json!({"ledger": null, "commands": {"plan": ["hang"]}});
     namespace.create(name, &script, &Value::Null).await?;
-    let is_planning = |run: &TerraformRun| run.status.as_ref().and_then(|status| status.phase) == Some(Phase::Plan);
+    let is_planning = |run: &TerraformRun| {
+        run.status.as_ref().and_then(|status| status.phase) == Some(Phase::Plan)
+    };
     let run = wait::object(&namespace.runs, name, "planning", PATIENCE, is_planning).await?;
     let status = run.status.unwrap_or_default();
     let pod = status.attempt.context("no attempt")?.pod_name;
     let spec = namespace.pods.get(&pod).await?.spec;
-    let account = spec.and_then(|spec| spec.service_account_name).context("no account")?;
-    let token = lab.cluster.pod_token(&namespace.name, &account, Some(&pod), Some(words::AUDIENCE))?;
+    let account = spec
+        .and_then(|spec| spec.service_account_name)
+        .context("no account")?;
+    let token =
+        lab.cluster
+            .pod_token(&namespace.name, &account, Some(&pod), Some(words::AUDIENCE))?;
     Ok((token, status.adopted.context("not adopted")?.nonce))
 }
 
@@ -149,7 +188,10 @@ async fn open(lab: &Lab, namespace: &Namespace<'_>, name: &str) -> Result<(Strin
 fn timed(curl: &mut Command) -> Result<f64> {
     let time = run(curl.args(["-sS", "--fail-with-body", "-w", "\ntime %{time_total}\n"]))?;
     let time = time.lines().find_map(|line| line.strip_prefix("time "));
-    time.context("curl printed no time")?.trim().parse().context("no time")
+    time.context("curl printed no time")?
+        .trim()
+        .parse()
+        .context("no time")
 }
 
 fn sum_of(path: &str) -> Result<String> {
@@ -160,7 +202,9 @@ fn sum_of(path: &str) -> Result<String> {
 /// Fails if a tool for the comparison is missing.
 pub(super) fn need(program: &str) -> Result<()> {
     let version = run(Command::new(program).arg("--version"));
-    version.map(drop).with_context(|| format!("{program} is not there to compare with; install it"))
+    version
+        .map(drop)
+        .with_context(|| format!("{program} is not there to compare with; install it"))
 }
 
 /// Sends a plan of 50,000 resources and a log of 2 GiB through agent and datastore, and checks that all data can be read back.
@@ -183,7 +227,10 @@ pub(super) async fn flood(lab: &Lab, quick: bool, table: &mut Table) -> Result<(
     let (took, memory) = pass(lab, &namespace, "large-log", &script, "Apply").await?;
     let log = size(&namespace, "large-log", "log?phase=apply")?;
     ensure!(log >= megabytes << 20, "a short log: {log} bytes");
-    let read = format!("{took:.1} s; {:.0} MiB read back", number(log) / number(MIB));
+    let read = format!(
+        "{took:.1} s; {:.0} MiB read back",
+        number(log) / number(MIB)
+    );
     table.plain(&format!("log of {megabytes} MiB"), read);
     memory_rows(table, memory);
     Ok(())
@@ -195,7 +242,13 @@ fn memory_rows(table: &mut Table, [agent, store]: [u64; 2]) {
 }
 
 /// Plays a script; returns its duration in seconds, and the peak memory of agent and datastore in KiB.
-async fn pass(lab: &Lab, namespace: &Namespace<'_>, name: &str, script: &Value, operation: &str) -> Result<(f64, [u64; 2])> {
+async fn pass(
+    lab: &Lab,
+    namespace: &Namespace<'_>,
+    name: &str,
+    script: &Value,
+    operation: &str,
+) -> Result<(f64, [u64; 2])> {
     let begun = Instant::now();
     let more = json!({"operation": operation, "approval": {"mode": "Automatic"}});
     namespace.create(name, script, &more).await?;

@@ -101,7 +101,12 @@ pub(crate) struct Table {
 impl Table {
     /// An empty table. `area` begins each line of progress; `head` is the heading of the names.
     pub(crate) fn new(area: &'static str, head: &str) -> Self {
-        Self { area, heads: vec![head.to_owned()], open: Vec::new(), rows: Vec::new() }
+        Self {
+            area,
+            heads: vec![head.to_owned()],
+            open: Vec::new(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a heading, under which all further figures stand.
@@ -124,7 +129,12 @@ impl Table {
     pub(crate) fn sample(&mut self, name: &str, unit: Unit, sample: f64) {
         match self.open.iter_mut().find(|open| open.name == name) {
             Some(open) => open.samples.push(sample),
-            None => self.open.push(Open { name: name.to_owned(), unit, limit: Limit::None, samples: vec![sample] }),
+            None => self.open.push(Open {
+                name: name.to_owned(),
+                unit,
+                limit: Limit::None,
+                samples: vec![sample],
+            }),
         }
     }
 
@@ -143,24 +153,47 @@ impl Table {
 
     /// Sets the bound of a figure that has samples.
     pub(crate) fn limit(&mut self, name: &str, limit: Limit) {
-        self.open.iter_mut().filter(|open| open.name == name).for_each(|open| open.limit = limit);
+        self.open
+            .iter_mut()
+            .filter(|open| open.name == name)
+            .for_each(|open| open.limit = limit);
     }
 
     /// The median of the samples so far.
     pub(crate) fn median(&self, name: &str) -> f64 {
-        self.open.iter().find(|open| open.name == name).map_or(0.0, |open| median(&open.samples))
+        self.open
+            .iter()
+            .find(|open| open.name == name)
+            .map_or(0.0, |open| median(&open.samples))
     }
 
     /// Makes rows of all samples: minimum, median and maximum.
     pub(crate) fn close(&mut self) {
-        for Open { name, unit, limit, samples } in std::mem::take(&mut self.open) {
+        for Open {
+            name,
+            unit,
+            limit,
+            samples,
+        } in std::mem::take(&mut self.open)
+        {
             let (sorted, middle) = (sorted(&samples), median(&samples));
-            let (least, most) = (sorted.first().copied().unwrap_or_default(), sorted.last().copied().unwrap_or_default());
-            let spread = [least, middle, most].map(|value| unit.number(value)).join(" / ") + unit.name();
+            let (least, most) = (
+                sorted.first().copied().unwrap_or_default(),
+                sorted.last().copied().unwrap_or_default(),
+            );
+            let spread = [least, middle, most]
+                .map(|value| unit.number(value))
+                .join(" / ")
+                + unit.name();
             let at_most = |limit: f64| format!("at most {}{}", unit.number(limit), unit.name());
             match limit {
                 Limit::None => self.plain(&name, spread),
-                Limit::Median(limit) => self.bound(&name, spread, &format!("{} (median)", at_most(limit)), middle <= limit),
+                Limit::Median(limit) => self.bound(
+                    &name,
+                    spread,
+                    &format!("{} (median)", at_most(limit)),
+                    middle <= limit,
+                ),
                 Limit::Max(limit) => self.bound(&name, spread, &at_most(limit), most <= limit),
             }
         }
@@ -169,12 +202,27 @@ impl Table {
     /// Prints a figure as soon as it is known, and adds it to the first row of that name that has none under this heading.
     fn add(&mut self, name: &str, value: String, bound: String) {
         let column = self.heads.len() - 2;
-        let head = if column == 0 { String::new() } else { format!("{}: ", self.heads[column + 1]) };
-        let shown = if bound.is_empty() { String::new() } else { format!(" ({bound})") };
+        let head = if column == 0 {
+            String::new()
+        } else {
+            format!("{}: ", self.heads[column + 1])
+        };
+        let shown = if bound.is_empty() {
+            String::new()
+        } else {
+            format!(" ({bound})")
+        };
         report::note(self.area, &format!("{head}{name}: {value}{shown}"));
-        let free = self.rows.iter().position(|row| row.name == name && row.cells.len() <= column);
+        let free = self
+            .rows
+            .iter()
+            .position(|row| row.name == name && row.cells.len() <= column);
         let row = free.unwrap_or_else(|| {
-            self.rows.push(Row { name: name.to_owned(), bound: String::new(), cells: Vec::new() });
+            self.rows.push(Row {
+                name: name.to_owned(),
+                bound: String::new(),
+                cells: Vec::new(),
+            });
             self.rows.len() - 1
         });
         let row = &mut self.rows[row];
@@ -186,7 +234,12 @@ impl Table {
     /// The table, in columns.
     pub(crate) fn text(&self) -> String {
         let columns = self.heads.len() + 1;
-        let head = self.heads.iter().cloned().chain(["bound".to_owned()]).collect();
+        let head = self
+            .heads
+            .iter()
+            .cloned()
+            .chain(["bound".to_owned()])
+            .collect();
         let rows = self.rows.iter().map(|row| {
             let mut line = vec![row.name.clone()];
             line.extend(row.cells.iter().cloned());
@@ -195,10 +248,19 @@ impl Table {
             line
         });
         let lines: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
-        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
+        let width = |column: usize| {
+            lines
+                .iter()
+                .map(|line| line[column].chars().count())
+                .max()
+                .unwrap_or_default()
+        };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         let line = |cells: &Vec<String>| {
-            let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+            let padded = cells
+                .iter()
+                .zip(&widths)
+                .map(|(cell, width)| format!("{cell:width$}"));
             padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
         };
         lines.iter().map(line).collect()

@@ -34,7 +34,8 @@ pub(crate) struct Work {
 }
 
 pub(crate) fn memory(pid: i32) -> Result<Memory> {
-    memory_of(&read(pid, "status")?).with_context(|| format!("no memory of the process {pid} in /proc"))
+    memory_of(&read(pid, "status")?)
+        .with_context(|| format!("no memory of the process {pid} in /proc"))
 }
 
 pub(crate) fn work(pid: i32) -> Result<Work> {
@@ -42,29 +43,46 @@ pub(crate) fn work(pid: i32) -> Result<Work> {
 }
 
 fn read(pid: i32, file: &str) -> Result<String> {
-    fs::read_to_string(format!("/proc/{pid}/{file}")).with_context(|| format!("the process {pid} has ended"))
+    fs::read_to_string(format!("/proc/{pid}/{file}"))
+        .with_context(|| format!("the process {pid} has ended"))
 }
 
 /// Parses `/proc/PID/status`.
 fn memory_of(text: &str) -> Option<Memory> {
     let of = |name: &str| -> Option<u64> {
-        let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let rest = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         rest.split_whitespace().next()?.parse().ok()
     };
-    Some(Memory { resident: of("VmRSS")?, peak: of("VmHWM")?, own: of("RssAnon")? })
+    Some(Memory {
+        resident: of("VmRSS")?,
+        peak: of("VmHWM")?,
+        own: of("RssAnon")?,
+    })
 }
 
 /// Parses `/proc/PID/stat`. The state follows the name, which is in parentheses and may contain any character.
 fn work_of(text: &str) -> Option<Work> {
     let runs = text.rsplit_once(')')?.1.trim_start().starts_with('R');
-    Some(Work { runs, cpu: processor::ticks(text)? })
+    Some(Work {
+        runs,
+        cpu: processor::ticks(text)?,
+    })
 }
 
 /// The process of a pod whose program has that name.
 pub(crate) fn process(pod: &Pod, program: &str) -> Result<i32> {
-    let is = |line: &str| line.split(' ').next().and_then(|path| path.rsplit('/').next()) == Some(program);
+    let is = |line: &str| {
+        line.split(' ')
+            .next()
+            .and_then(|path| path.rsplit('/').next())
+            == Some(program)
+    };
     let found = victims::of_pod(pod)?.into_iter().find(|(_, line)| is(line));
-    found.map(|(pid, _)| pid).with_context(|| format!("no process {program} in the pod {}", pod.name_any()))
+    found
+        .map(|(pid, _)| pid)
+        .with_context(|| format!("no process {program} in the pod {}", pod.name_any()))
 }
 
 /// The peak of a process's pages without a file, while this watches it.
@@ -75,11 +93,17 @@ pub(crate) struct Peak {
 
 impl Peak {
     pub(crate) async fn of_datastore(lab: &Lab) -> Result<Self> {
-        Ok(Self::of(process(&lab.component("datastore").await?, "controller")?))
+        Ok(Self::of(process(
+            &lab.component("datastore").await?,
+            "controller",
+        )?))
     }
 
     pub(crate) fn of(pid: i32) -> Self {
-        let (most, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (most, stop) = (
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let (kept, ended) = (most.clone(), stop.clone());
         std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
@@ -101,12 +125,19 @@ impl Peak {
 
 /// The sum of a metric's samples whose labels contain `label`, from a page `/metrics`; 0 without samples.
 pub(crate) fn total(text: &str, metric: &str, label: &str) -> f64 {
-    let samples = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.strip_prefix(metric));
+    let samples = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.strip_prefix(metric));
     samples
         .filter_map(|rest| {
             let (labels, value) = rest.rsplit_once(' ')?;
             let whole = labels.is_empty() || (labels.starts_with('{') && labels.ends_with('}'));
-            if whole && labels.contains(label) { value.parse::<f64>().ok() } else { None }
+            if whole && labels.contains(label) {
+                value.parse::<f64>().ok()
+            } else {
+                None
+            }
         })
         .sum()
 }
@@ -118,10 +149,23 @@ mod tests {
     #[test]
     fn memory_and_state_are_parsed() {
         let text = "Name:\tcontroller\nVmHWM:\t  300 kB\nVmRSS:\t  200 kB\nRssAnon:\t  150 kB\nRssFile:\t   50 kB\n";
-        assert_eq!(memory_of(text), Some(Memory { resident: 200, peak: 300, own: 150 }));
+        assert_eq!(
+            memory_of(text),
+            Some(Memory {
+                resident: 200,
+                peak: 300,
+                own: 150
+            })
+        );
         assert_eq!(memory_of("Name:\tzombie\n"), None);
         let text = "7 (a) R (b) S 1 7 7 0 -1 4194560 500 0 3 0 100 20 3 4 20 0 3 0 12345 1000 200";
-        assert_eq!(work_of(text), Some(Work { runs: false, cpu: Duration::from_millis(1270) }));
+        assert_eq!(
+            work_of(text),
+            Some(Work {
+                runs: false,
+                cpu: Duration::from_millis(1270)
+            })
+        );
         assert!(work_of(&text.replace(") S", ") R")).unwrap().runs);
         assert_eq!(work_of("7 (a) S 1"), None);
     }
@@ -130,9 +174,17 @@ mod tests {
     fn samples_of_one_metric_are_added_up() {
         let text = "# TYPE pawl_layers gauge\npawl_layers{state=\"Idle\"} 7\npawl_layers{state=\"PlanNeeded\"} 2\n\
                     pawl_layers_other 100\npawl_leads 1\n# EOF\n";
-        let rows = [("pawl_layers", "", 9.0), ("pawl_layers", "\"Idle\"", 7.0), ("pawl_leads", "", 1.0), ("pawl_none", "", 0.0)];
+        let rows = [
+            ("pawl_layers", "", 9.0),
+            ("pawl_layers", "\"Idle\"", 7.0),
+            ("pawl_leads", "", 1.0),
+            ("pawl_none", "", 0.0),
+        ];
         for (metric, label, expected) in rows {
-            assert!((total(text, metric, label) - expected).abs() < 1e-9, "{metric} {label}");
+            assert!(
+                (total(text, metric, label) - expected).abs() < 1e-9,
+                "{metric} {label}"
+            );
         }
     }
 }

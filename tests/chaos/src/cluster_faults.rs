@@ -58,10 +58,22 @@ pub(super) async fn go_on(lab: Arc<Lab>, seed: u64) -> Result<()> {
 /// Kills a component of Pawl and deletes its pod: the kubelet would delay each restart of a container further.
 pub(super) async fn kill(lab: &Lab, component: &str, program: &str) -> bool {
     let params = ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));
-    let Ok(pods) = lab.system_pods().list(&params).await else { return false };
-    let Some(pod) = pods.items.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()) else { return false };
-    let killed = victims::signal_in_pod(&pod.uid().unwrap_or_default(), program, Signal::SIGKILL).unwrap_or_default();
-    let _ = lab.system_pods().delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await;
+    let Ok(pods) = lab.system_pods().list(&params).await else {
+        return false;
+    };
+    let Some(pod) = pods
+        .items
+        .iter()
+        .find(|pod| pod.metadata.deletion_timestamp.is_none())
+    else {
+        return false;
+    };
+    let killed = victims::signal_in_pod(&pod.uid().unwrap_or_default(), program, Signal::SIGKILL)
+        .unwrap_or_default();
+    let _ = lab
+        .system_pods()
+        .delete(&pod.name_any(), &DeleteParams::default().grace_period(1))
+        .await;
     killed > 0
 }
 
@@ -70,8 +82,15 @@ async fn drain(lab: &Lab) -> Result<bool> {
     lab.cluster.kubectl(&["cordon", NODE])?;
     let is_of_run = |pod: &Pod| pod.labels().contains_key(names::LABEL_RUN);
     if let Ok(pods) = lab.pods().list(&ListParams::default()).await {
-        for pod in pods.items.iter().filter(|pod| !victims::has_ended(pod) && is_of_run(pod)) {
-            let _ = lab.pods().evict(&pod.name_any(), &EvictParams::default()).await;
+        for pod in pods
+            .items
+            .iter()
+            .filter(|pod| !victims::has_ended(pod) && is_of_run(pod))
+        {
+            let _ = lab
+                .pods()
+                .evict(&pod.name_any(), &EvictParams::default())
+                .await;
         }
     }
     tokio::time::sleep(Duration::from_secs(2)).await;

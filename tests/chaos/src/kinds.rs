@@ -57,7 +57,11 @@ pub(super) struct Record(Mutex<Vec<Strike>>);
 
 impl Record {
     pub(super) fn add(&self, kind: Kind, phase: Option<String>) {
-        self.guard().push(Strike { kind, phase, at: Timestamp::now() });
+        self.guard().push(Strike {
+            kind,
+            phase,
+            at: Timestamp::now(),
+        });
     }
 
     pub(super) fn all(&self) -> Vec<Strike> {
@@ -66,12 +70,19 @@ impl Record {
 
     /// Number of kills so far, without network faults.
     pub(super) fn kills(&self) -> u64 {
-        self.guard().iter().filter(|strike| strike.kind != Kind::Network).count() as u64
+        self.guard()
+            .iter()
+            .filter(|strike| strike.kind != Kind::Network)
+            .count() as u64
     }
 
     /// Times of the strikes of some kinds.
     pub(super) fn times(&self, kinds: &[Kind]) -> Vec<Timestamp> {
-        self.guard().iter().filter(|strike| kinds.contains(&strike.kind)).map(|strike| strike.at).collect()
+        self.guard()
+            .iter()
+            .filter(|strike| kinds.contains(&strike.kind))
+            .map(|strike| strike.at)
+            .collect()
     }
 
     fn guard(&self) -> std::sync::MutexGuard<'_, Vec<Strike>> {

@@ -58,17 +58,27 @@ impl Lab {
         let client = Client::try_from(config)?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let state = StateServer::start(host).await?;
-        let target = cluster.server.strip_prefix("https://").context("the API server's address is no URL")?.parse()?;
+        let target = cluster
+            .server
+            .strip_prefix("https://")
+            .context("the API server's address is no URL")?
+            .parse()?;
         let proxy = Proxy::start(host, target).await?;
-        cluster.restart_apiserver(Duration::ZERO, &[FLAG.to_owned()]).await?;
+        cluster
+            .restart_apiserver(Duration::ZERO, &[FLAG.to_owned()])
+            .await?;
         // Do this first: in a cluster from an earlier run, pods still use the address of that run's proxy.
         behind(&cluster, proxy.addr())?;
         cluster.install(values).await?;
         let second = jiff::Timestamp::now().as_second() % 0xf_ffff;
         let namespace = format!("kills-{seed}-{second:x}");
         objects::namespace(&client, &namespace).await?;
-        let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "password"}, "stringData": {"value": SECRET}}))?;
-        Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &secret).await?;
+        let secret: Secret = serde_json::from_value(
+            json!({"metadata": {"name": "password"}, "stringData": {"value": SECRET}}),
+        )?;
+        Api::namespaced(client.clone(), &namespace)
+            .create(&PostParams::default(), &secret)
+            .await?;
         let (seen, writer) = reflector::store();
         let watching = Api::<TerraformRun>::namespaced(client.clone(), &namespace);
         let events = watcher(watching, watcher::Config::default().timeout(20));
@@ -76,7 +86,17 @@ impl Lab {
         tokio::spawn(async move { while events.next().await.is_some() {} });
         let over = AtomicBool::new(false);
         let (record, shelf) = (Record::default(), Shelf::default());
-        Ok(Self { cluster, client, state, proxy, namespace, record, shelf, over, seen })
+        Ok(Self {
+            cluster,
+            client,
+            state,
+            proxy,
+            namespace,
+            record,
+            shelf,
+            over,
+            seen,
+        })
     }
 
     pub(super) fn runs(&self) -> Api<TerraformRun> {
@@ -84,9 +104,16 @@ impl Lab {
     }
 
     /// Lists all objects. Retries while the API server is away.
-    pub(super) async fn all<K: Clone + DeserializeOwned + Debug>(&self, of: &Api<K>) -> Result<Vec<K>> {
+    pub(super) async fn all<K: Clone + DeserializeOwned + Debug>(
+        &self,
+        of: &Api<K>,
+    ) -> Result<Vec<K>> {
         let list = async || Ok(of.list(&ListParams::default()).await);
-        Ok(wait::until("a list at the end", Duration::from_secs(120), list).await?.items)
+        Ok(
+            wait::until("a list at the end", Duration::from_secs(120), list)
+                .await?
+                .items,
+        )
     }
 
     pub(super) fn layers(&self) -> Api<TerraformLayer> {
@@ -108,12 +135,16 @@ impl Lab {
 
     /// Stores the datastore's data of a run that has ended.
     pub(super) async fn keep(&self, name: &str) {
-        self.shelf.take(&self.client, &self.namespace, name, SECRET).await;
+        self.shelf
+            .take(&self.client, &self.namespace, name, SECRET)
+            .await;
     }
 
     /// A run in the watch cache.
     pub(super) fn run(&self, name: &str) -> Option<TerraformRun> {
-        self.seen.find(|run| run.metadata.name.as_deref() == Some(name)).map(|run| (*run).clone())
+        self.seen
+            .find(|run| run.metadata.name.as_deref() == Some(name))
+            .map(|run| (*run).clone())
     }
 
     /// Waits until all pods of runs have ended, for a minute at most.
@@ -126,7 +157,13 @@ impl Lab {
     }
 
     /// A run of the scripted tool.
-    pub(super) fn scripted(&self, name: &str, code: &str, script: &Value, more: &Value) -> Result<TerraformRun> {
+    pub(super) fn scripted(
+        &self,
+        name: &str,
+        code: &str,
+        script: &Value,
+        more: &Value,
+    ) -> Result<TerraformRun> {
         let mut whole = json!({"name": format!("{}/{name}", self.namespace), "ledger": self.state.ledger_url()});
         merge(&mut whole, script);
         let files = json!({"main.tf": format!("# played by a script\n{code}"), "pawl-script.json": whole.to_string()});
@@ -148,13 +185,21 @@ impl Lab {
                 let ours = path.to_string_lossy().contains(&self.namespace);
                 if path.is_dir() {
                     dirs.push(path);
-                } else if ours && std::fs::read_to_string(&path).is_ok_and(|text| text.contains(SECRET)) {
+                } else if ours
+                    && std::fs::read_to_string(&path).is_ok_and(|text| text.contains(SECRET))
+                {
                     found.push(format!("the log {} holds the secret", path.display()));
                 }
             }
         }
-        let events = self.cluster.kubectl(&["-n", &self.namespace, "get", "events", "-o", "json"])?;
-        found.extend(events.contains(SECRET).then(|| "an event holds the secret".to_owned()));
+        let events =
+            self.cluster
+                .kubectl(&["-n", &self.namespace, "get", "events", "-o", "json"])?;
+        found.extend(
+            events
+                .contains(SECRET)
+                .then(|| "an event holds the secret".to_owned()),
+        );
         Ok(found)
     }
 }
@@ -175,7 +220,15 @@ fn behind(cluster: &Cluster, proxy: SocketAddr) -> Result<()> {
     let endpoints = json!({"subsets": [{"addresses": [{"ip": address}], "ports": ports}]});
     for (kind, patch) in [("endpointslice", slice), ("endpoints", endpoints)] {
         let patch = patch.to_string();
-        let of = ["-n", "default", "patch", kind, "kubernetes", "--type=merge", "-p"];
+        let of = [
+            "-n",
+            "default",
+            "patch",
+            kind,
+            "kubernetes",
+            "--type=merge",
+            "-p",
+        ];
         cluster.kubectl(&[&of[..], &[&patch]].concat())?;
     }
     Ok(())

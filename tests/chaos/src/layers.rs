@@ -63,7 +63,11 @@ impl Forge {
     /// Creates the repository and this many layers. Every second is Automatic, and two of three store their state in the datastore.
     pub(super) async fn set(lab: &Lab, layers: u64) -> Result<Self> {
         let root = tempfile::tempdir()?;
-        let git = GitServer::start(SocketAddr::new(IpAddr::V4(lab.cluster.host()), 0), root.path()).await?;
+        let git = GitServer::start(
+            SocketAddr::new(IpAddr::V4(lab.cluster.host()), 0),
+            root.path(),
+        )
+        .await?;
         let repo = git.create(STACKS)?;
         let count = usize::try_from(layers)?;
         let first: Vec<_> = (0..count).flat_map(|n| files(lab, n, 0)).collect();
@@ -87,10 +91,23 @@ impl Forge {
             });
             merge(&mut spec["template"], &place);
             let layer = TerraformLayer::new(&name(n), serde_json::from_value(spec)?);
-            lab.layers().create(&PostParams::default(), &layer).await.context("cannot make a layer")?;
+            lab.layers()
+                .create(&PostParams::default(), &layer)
+                .await
+                .context("cannot make a layer")?;
         }
-        let pushed = Mutex::new(Pushed { rounds: vec![0; count], ..Pushed::default() });
-        Ok(Self { address: git.addr(), git: Mutex::new(Some(git)), root, repo, hook, pushed })
+        let pushed = Mutex::new(Pushed {
+            rounds: vec![0; count],
+            ..Pushed::default()
+        });
+        Ok(Self {
+            address: git.addr(),
+            git: Mutex::new(Some(git)),
+            root,
+            repo,
+            hook,
+            pushed,
+        })
     }
 
     fn pushed(&self) -> MutexGuard<'_, Pushed> {
@@ -112,7 +129,11 @@ impl Forge {
                 } else {
                     pushed.others += 1;
                     // Also in a directory next to those of layers, whose name begins with a layer's.
-                    let place = if random.random_bool(0.5) { "docs" } else { "l0-old" };
+                    let place = if random.random_bool(0.5) {
+                        "docs"
+                    } else {
+                        "l0-old"
+                    };
                     vec![(format!("{place}/a.md"), pushed.others.to_string())]
                 }
             };
@@ -133,12 +154,18 @@ impl Forge {
                 Kind::Sources => cluster_faults::kill(&lab, "sources", "/controller").await,
                 Kind::Server => cluster_faults::kill(&lab, "server", "/controller").await,
                 _ => {
-                    let gone = self.git.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    let gone = self
+                        .git
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .take();
                     drop(gone);
                     tokio::time::sleep(Duration::from_millis(random.random_range(0..6_000))).await;
                     // The socket is released a moment after its server.
                     let start = async || Ok(GitServer::start(self.address, self.root.path()).await);
-                    let again = wait::until("the Git server returns", Duration::from_secs(10), start).await?;
+                    let again =
+                        wait::until("the Git server returns", Duration::from_secs(10), start)
+                            .await?;
                     *self.git.lock().unwrap_or_else(PoisonError::into_inner) = Some(again);
                     true
                 }
@@ -156,10 +183,17 @@ impl Forge {
         while !lab.over.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(random.random_range(500..2_500))).await;
             let n = random.random_range(0..self.pushed().rounds.len());
-            let is_of_layer = |run: &TerraformRun| run.labels().get(names::LABEL_LAYER) == Some(&name(n));
-            let is_open = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| !status.is_terminal());
+            let is_of_layer =
+                |run: &TerraformRun| run.labels().get(names::LABEL_LAYER) == Some(&name(n));
+            let is_open = |run: &TerraformRun| {
+                run.status
+                    .as_ref()
+                    .is_some_and(|status| !status.is_terminal())
+            };
             // A layer has one run at a time.
-            let Some(run) = lab.seen.find(|run| is_of_layer(run) && is_open(run)) else { continue };
+            let Some(run) = lab.seen.find(|run| is_of_layer(run) && is_open(run)) else {
+                continue;
+            };
             Aim::draw(&mut random).strike(&lab, &run).await?;
         }
         Ok(())
@@ -167,7 +201,10 @@ impl Forge {
 
     /// Stacks whose state is in the datastore.
     pub(super) fn stacks(&self) -> Vec<String> {
-        (0..self.pushed().rounds.len()).filter(|n| is_managed(*n)).map(name).collect()
+        (0..self.pushed().rounds.len())
+            .filter(|n| is_managed(*n))
+            .map(name)
+            .collect()
     }
 
     /// Answers waiting layers until the loop is over and all of them are at rest, or time out.
@@ -182,11 +219,19 @@ impl Forge {
                 }
             }
             // The API server may be down.
-            let Ok(layers) = lab.layers().list(&ListParams::default()).await else { continue };
+            let Ok(layers) = lab.layers().list(&ListParams::default()).await else {
+                continue;
+            };
             for layer in &layers.items {
                 attend(&lab, layer).await;
             }
-            if over.is_some() && self.kept(&lab, &layers.items).await.iter().all(Kept::is_at_rest) {
+            if over.is_some()
+                && self
+                    .kept(&lab, &layers.items)
+                    .await
+                    .iter()
+                    .all(Kept::is_at_rest)
+            {
                 return Ok(());
             }
         }
@@ -196,13 +241,27 @@ impl Forge {
         let (rounds, ledger) = (self.pushed().rounds.clone(), lab.state.ledger());
         let mut kept = Vec::new();
         for (n, newest) in rounds.iter().enumerate() {
-            let status = layers.iter().find(|layer| layer.name_any() == name(n)).and_then(|layer| layer.status.clone());
+            let status = layers
+                .iter()
+                .find(|layer| layer.name_any() == name(n))
+                .and_then(|layer| layer.status.clone());
             let state = if is_managed(n) {
-                lab.read(&format!("states/{}/download", name(n))).await.unwrap_or_default()
+                lab.read(&format!("states/{}/download", name(n)))
+                    .await
+                    .unwrap_or_default()
             } else {
-                lab.state.current(&id(lab, n)).unwrap_or_default().to_string()
+                lab.state
+                    .current(&id(lab, n))
+                    .unwrap_or_default()
+                    .to_string()
             };
-            kept.push(Kept::of(&id(lab, n), *newest, status.unwrap_or_default(), &ledger, &state));
+            kept.push(Kept::of(
+                &id(lab, n),
+                *newest,
+                status.unwrap_or_default(),
+                &ledger,
+                &state,
+            ));
         }
         kept
     }
@@ -216,7 +275,11 @@ impl Forge {
     /// A line of the report.
     pub(super) fn summary(&self, history: &History) -> String {
         let pushed = self.pushed();
-        let runs = history.runs.values().filter(|versions| verdict::layer_of(versions).is_some()).count();
+        let runs = history
+            .runs
+            .values()
+            .filter(|versions| verdict::layer_of(versions).is_some())
+            .count();
         format!(
             "\nLayers: {}; {} commits for them and {} others, {} of which the server heard of; {runs} of the runs.",
             pushed.rounds.len(),
@@ -231,7 +294,9 @@ impl Forge {
 async fn attend(lab: &Lab, layer: &TerraformLayer) {
     let status = layer.status.clone().unwrap_or_default();
     if let Some(pending) = &status.pending {
-        let plan = lab.run(&pending.run).and_then(|run| Some((run.annotations().clone(), run.status?.plan?.checksum)));
+        let plan = lab
+            .run(&pending.run)
+            .and_then(|run| Some((run.annotations().clone(), run.status?.plan?.checksum)));
         if let Some((annotations, checksum)) = plan
             && annotations.get(names::APPROVE) != Some(&checksum)
         {
@@ -243,7 +308,10 @@ async fn attend(lab: &Lab, layer: &TerraformLayer) {
         if asked.is_none() || asked == status.last_handled_plan.as_ref() {
             let patch = Patch::Merge(json!({"metadata": {"annotations": {names::PLAN: "now"}}}));
             // The next look retries.
-            let _ = lab.layers().patch(&layer.name_any(), &PatchParams::default(), &patch).await;
+            let _ = lab
+                .layers()
+                .patch(&layer.name_any(), &PatchParams::default(), &patch)
+                .await;
         }
     }
 }
@@ -269,10 +337,16 @@ fn files(lab: &Lab, n: usize, round: u64) -> Vec<(String, String)> {
         "resources": [verdict::resource(round)], "apply_ms": 200,
     });
     let main = "# played by a script\n".to_owned();
-    vec![(format!("{}/main.tf", name(n)), main), (format!("{}/pawl-script.json", name(n)), script.to_string())]
+    vec![
+        (format!("{}/main.tf", name(n)), main),
+        (format!("{}/pawl-script.json", name(n)), script.to_string()),
+    ]
 }
 
 fn commit(repo: &Repo, files: &[(String, String)]) -> Result<String> {
-    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let files: Vec<_> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
     repo.commit("main", &files)
 }

@@ -58,7 +58,11 @@ pub struct Options {
 /// # Errors
 /// When the cluster cannot start, or an invariant is violated.
 pub async fn run(options: &Options) -> Result<()> {
-    let values = if options.layers > 0 { webhook::values() } else { Values::new() };
+    let values = if options.layers > 0 {
+        webhook::values()
+    } else {
+        Values::new()
+    };
     let lab = Arc::new(Lab::up(options.seed, &values).await?);
     let result = Box::pin(strike(&lab, options)).await;
     if options.keep {
@@ -75,7 +79,10 @@ pub async fn run(options: &Options) -> Result<()> {
     }
     let (count, seed) = (violations.len(), options.seed);
     println!("test result: FAILED. 0 passed; {count} failed");
-    bail!("{count} violations with seed {seed}; the first: {}", violations[0])
+    bail!(
+        "{count} violations with seed {seed}; the first: {}",
+        violations[0]
+    )
 }
 
 async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
@@ -84,7 +91,10 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
         0 => None,
         count => Some(Arc::new(Forge::set(lab, count).await?)),
     };
-    let step = progress::step("kills", format!("{} kills, seed {}", options.kills, options.seed));
+    let step = progress::step(
+        "kills",
+        format!("{} kills, seed {}", options.kills, options.seed),
+    );
     let ending = {
         let (lab, kills, limit) = (lab.clone(), options.kills, options.limit);
         tokio::spawn(async move {
@@ -133,7 +143,10 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     // What is on a journal's way to the datastore.
     let on_its_way = [Kind::Datastore, Kind::ApiServer, Kind::Network];
     history.outages = lab.record.times(&on_its_way);
-    let stacks = forge.as_ref().map(|forge| forge.stacks()).unwrap_or_default();
+    let stacks = forge
+        .as_ref()
+        .map(|forge| forge.stacks())
+        .unwrap_or_default();
     history.states = states::known(lab, &stacks).await?;
     let runs = lab.all(&lab.runs()).await?;
     let of_layer = |run: &&TerraformRun| run.labels().contains_key(names::LABEL_LAYER);
@@ -141,11 +154,23 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
         lab.keep(&run.name_any()).await;
     }
     history.journals = lab.shelf.journals();
-    let status = |run: TerraformRun| (run.uid().unwrap_or_default(), run.status.unwrap_or_default());
+    let status = |run: TerraformRun| {
+        (
+            run.uid().unwrap_or_default(),
+            run.status.unwrap_or_default(),
+        )
+    };
     history.last = runs.into_iter().map(status).collect();
     let mut violations = history::check(&history, Some(now));
-    violations.extend(stuck.into_iter().map(|(of, text)| Violation::new("L1", of, text)));
-    violations.extend(left.into_iter().map(|(of, text)| Violation::new("L40", of, text)));
+    violations.extend(
+        stuck
+            .into_iter()
+            .map(|(of, text)| Violation::new("L1", of, text)),
+    );
+    violations.extend(
+        left.into_iter()
+            .map(|(of, text)| Violation::new("L40", of, text)),
+    );
     let leaks = lab.leaks()?.into_iter().chain(lab.shelf.leaks());
     violations.extend(leaks.map(|text| Violation::new("S15", "logs", text)));
     if let Some(forge) = &forge {
@@ -162,6 +187,9 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     }
     let of: BTreeSet<_> = violations.iter().map(|violation| &violation.of).collect();
     let evidence = of.into_iter().map(|run| history::evidence(&history, run));
-    evidence.filter(|text| !text.is_empty()).take(3).for_each(|text| print!("{text}"));
+    evidence
+        .filter(|text| !text.is_empty())
+        .take(3)
+        .for_each(|text| print!("{text}"));
     Ok(violations)
 }

@@ -9,7 +9,10 @@ use clap::Parser;
 use harness::cluster::report;
 
 #[derive(Parser)]
-#[command(name = "chaos", about = "Kills agents, tools, pods, controllers, datastores and API servers, and checks what happened")]
+#[command(
+    name = "chaos",
+    about = "Kills agents, tools, pods, controllers, datastores and API servers, and checks what happened"
+)]
 struct Arguments {
     /// End after this number of kills.
     #[arg(long, default_value_t = 2000)]
@@ -36,7 +39,23 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Arguments { kills, seconds, seed, workers, layers, save, keep } = Arguments::parse();
-    let options = Options { kills, limit: Duration::from_secs(seconds), seed, workers, layers, save, keep };
+    let Arguments {
+        kills,
+        seconds,
+        seed,
+        workers,
+        layers,
+        save,
+        keep,
+    } = Arguments::parse();
+    let options = Options {
+        kills,
+        limit: Duration::from_secs(seconds),
+        seed,
+        workers,
+        layers,
+        save,
+        keep,
+    };
     report::exit("chaos", chaos::run(&options).await)
 }

@@ -40,7 +40,10 @@ impl Intent {
 
 pub(super) async fn annotate(lab: &Lab, name: &str, annotations: Value) -> bool {
     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-    lab.runs().patch(name, &PatchParams::default(), &patch).await.is_ok()
+    lab.runs()
+        .patch(name, &PatchParams::default(), &patch)
+        .await
+        .is_ok()
 }
 
 pub(super) fn approval(checksum: &str) -> Value {
@@ -48,7 +51,12 @@ pub(super) fn approval(checksum: &str) -> Value {
 }
 
 /// Acts once on the run's present state. Returns whether the intent is completed.
-pub(super) async fn act(lab: &Lab, run: &TerraformRun, intent: Intent, random: &mut StdRng) -> bool {
+pub(super) async fn act(
+    lab: &Lab,
+    run: &TerraformRun,
+    intent: Intent,
+    random: &mut StdRng,
+) -> bool {
     let name = run.name_any();
     let status = run.status.clone().unwrap_or_default();
     match intent {
@@ -59,10 +67,15 @@ pub(super) async fn act(lab: &Lab, run: &TerraformRun, intent: Intent, random: &
             if intent == Intent::Cancel {
                 return annotate(lab, &name, json!({names::CANCEL: "by chance"})).await;
             }
-            lab.runs().delete(&name, &DeleteParams::default()).await.is_ok()
+            lab.runs()
+                .delete(&name, &DeleteParams::default())
+                .await
+                .is_ok()
         }
         Intent::Approve | Intent::Hesitate | Intent::Deny => {
-            let (Some(Phase::AwaitingApproval), Some(plan)) = (status.phase, &status.plan) else { return false };
+            let (Some(Phase::AwaitingApproval), Some(plan)) = (status.phase, &status.plan) else {
+                return false;
+            };
             let given = run.annotations().get(names::APPROVE);
             if given == Some(&plan.checksum) {
                 return false;
@@ -76,9 +89,13 @@ pub(super) async fn act(lab: &Lab, run: &TerraformRun, intent: Intent, random: &
             if intent == Intent::Deny {
                 return annotate(lab, &name, json!({names::DENY: "by chance"})).await;
             }
-            if intent == Intent::Hesitate && random.random_bool(0.5) && annotate(lab, &name, approval(&plan.checksum)).await {
+            if intent == Intent::Hesitate
+                && random.random_bool(0.5)
+                && annotate(lab, &name, approval(&plan.checksum)).await
+            {
                 tokio::time::sleep(Duration::from_millis(random.random_range(0..60))).await;
-                let nothing = json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null});
+                let nothing =
+                    json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null});
                 annotate(lab, &name, nothing).await;
                 return false;
             }

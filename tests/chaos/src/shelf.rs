@@ -50,7 +50,8 @@ impl Shelf {
             let mut read = self.read();
             read.texts += usize::from(!text.is_empty());
             if text.contains(secret) {
-                read.leaks.push(format!("the {what} of {name} holds the secret"));
+                read.leaks
+                    .push(format!("the {what} of {name} holds the secret"));
             }
             if what == "journal" {
                 read.journals.insert(format!("{namespace}/{name}"), text);
@@ -76,7 +77,9 @@ impl Shelf {
 /// Reads from the datastore's read API, by path below a namespace.
 pub(super) async fn read(client: &Client, namespace: &str, path: &str) -> kube::Result<String> {
     let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{namespace}/{path}");
-    let request = Request::get(path).body(Vec::new()).map_err(|error| kube::Error::Service(error.into()))?;
+    let request = Request::get(path)
+        .body(Vec::new())
+        .map_err(|error| kube::Error::Service(error.into()))?;
     // The client itself would retry for minutes.
     let read = tokio::time::timeout(Duration::from_secs(10), client.request_text(request)).await;
     read.map_err(|late| kube::Error::Service(late.into()))?
@@ -88,12 +91,15 @@ async fn there(client: &Client, namespace: &str, path: &str) -> Option<String> {
         Ok(match read(client, namespace, path).await {
             // Excludes the API server's own 404 for an extension API without a backend.
             Err(kube::Error::Api(status))
-                if status.reason == "NotFound" && !status.message.contains("the requested resource") =>
+                if status.reason == "NotFound"
+                    && !status.message.contains("the requested resource") =>
             {
                 Ok(String::new())
             }
             answer => answer,
         })
     };
-    wait::until(format!("{path} is answered"), PATIENCE, answer).await.ok()
+    wait::until(format!("{path} is answered"), PATIENCE, answer)
+        .await
+        .ok()
 }

@@ -39,7 +39,9 @@ impl Place {
     }
 
     fn shared() -> impl Iterator<Item = Self> {
-        (0..MANAGED).map(Self::Managed).chain((0..ELSEWHERE).map(Self::Elsewhere))
+        (0..MANAGED)
+            .map(Self::Managed)
+            .chain((0..ELSEWHERE).map(Self::Elsewhere))
     }
 
     /// Its name below the namespace; `run` is the run's name.
@@ -57,7 +59,9 @@ impl Place {
         match self {
             Self::Managed(_) => json!({"stack": name}),
             Self::Own | Self::Elsewhere(_) => {
-                let config = lab.state.backend_config(&format!("{}/{name}", lab.namespace));
+                let config = lab
+                    .state
+                    .backend_config(&format!("{}/{name}", lab.namespace));
                 json!({"backend": {"type": "http", "config": config}})
             }
         }
@@ -67,20 +71,28 @@ impl Place {
     pub(super) fn resources(self, run: &str, count: usize) -> Value {
         match self {
             Self::Own => json!(count),
-            Self::Elsewhere(_) | Self::Managed(_) => {
-                (0..count.min(4)).map(|n| format!("terraform_data.r[\"{run}-{n}\"]")).collect()
-            }
+            Self::Elsewhere(_) | Self::Managed(_) => (0..count.min(4))
+                .map(|n| format!("terraform_data.r[\"{run}-{n}\"]"))
+                .collect(),
         }
     }
 
     /// Removes, like a person, the lock of a deleted run on a state outside the datastore. Pawl leaves it alone, because it can no longer
     /// prove the run's end.
     async fn unlock_what_nobody_proves(self, lab: &Lab) -> Result<()> {
-        let Self::Elsewhere(_) = self else { return Ok(()) };
-        let Some(who) = self.lock(lab).await? else { return Ok(()) };
+        let Self::Elsewhere(_) = self else {
+            return Ok(());
+        };
+        let Some(who) = self.lock(lab).await? else {
+            return Ok(());
+        };
         let runs = lab.all(&lab.runs()).await?;
-        if !runs.iter().any(|run| who.starts_with(&format!("pawl@{}-", run.name_any()))) {
-            lab.state.force_unlock(&format!("{}/{}", lab.namespace, self.name("")));
+        if !runs
+            .iter()
+            .any(|run| who.starts_with(&format!("pawl@{}-", run.name_any())))
+        {
+            lab.state
+                .force_unlock(&format!("{}/{}", lab.namespace, self.name("")));
         }
         Ok(())
     }
@@ -92,17 +104,26 @@ impl Place {
             let state: Value = serde_json::from_str(&lab.read(&format!("states/{name}")).await?)?;
             return Ok((!state["lock"].is_null()).then(|| state["lock"].to_string()));
         }
-        Ok(lab.state.lock(&format!("{}/{name}", lab.namespace)).map(|lock| lock.who))
+        Ok(lab
+            .state
+            .lock(&format!("{}/{name}", lab.namespace))
+            .map(|lock| lock.who))
     }
 }
 
 /// The contents of all states at the end, and of those of `more` stacks in the datastore.
 pub(super) async fn known(lab: &Lab, more: &[String]) -> Result<String> {
     let mut known = lab.state.all(&format!("{}/", lab.namespace));
-    let own = Place::shared().filter(|place| matches!(place, Place::Managed(_))).map(|place| place.name(""));
+    let own = Place::shared()
+        .filter(|place| matches!(place, Place::Managed(_)))
+        .map(|place| place.name(""));
     for stack in own.chain(more.iter().cloned()) {
         // A state without an apply has no version.
-        known.push(lab.read(&format!("states/{stack}/download")).await.unwrap_or_default());
+        known.push(
+            lab.read(&format!("states/{stack}/download"))
+                .await
+                .unwrap_or_default(),
+        );
     }
     Ok(known.concat())
 }
@@ -134,9 +155,22 @@ fn last(lab: &Lab, place: Place, n: usize) -> Result<TerraformRun> {
 
 /// The status of a run that did not apply.
 async fn ends(lab: &Lab, name: &str) -> Result<Option<String>> {
-    let ended = async || Ok(lab.runs().get(name).await?.status.is_some_and(|status| status.is_terminal()).then_some(()));
+    let ended = async || {
+        Ok(lab
+            .runs()
+            .get(name)
+            .await?
+            .status
+            .is_some_and(|status| status.is_terminal())
+            .then_some(()))
+    };
     let waited = wait::until(format!("{name} ends"), PATIENCE, ended).await;
     let status = lab.runs().get(name).await?.status.unwrap_or_default();
     let well = waited.is_ok() && status.result == Some(RunResult::Applied);
-    Ok((!well).then(|| format!("the next run says {:?} {:?} {:?}", status.phase, status.result, status.message)))
+    Ok((!well).then(|| {
+        format!(
+            "the next run says {:?} {:?} {:?}",
+            status.phase, status.result, status.message
+        )
+    }))
 }

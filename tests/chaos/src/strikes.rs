@@ -38,28 +38,60 @@ impl Aim {
             55..65 => Phase::AwaitingApproval,
             _ => Phase::Apply,
         };
-        Self { kind, phase, late: Duration::from_millis(random.random_range(0..1200)) }
+        Self {
+            kind,
+            phase,
+            late: Duration::from_millis(random.random_range(0..1200)),
+        }
     }
 
     /// Strikes if the run has reached the target phase. Returns whether it struck.
     pub(super) async fn strike(&self, lab: &Lab, run: &TerraformRun) -> Result<bool> {
         let status = run.status.clone().unwrap_or_default();
-        let Some(phase) = status.phase.filter(|phase| rank(*phase) >= rank(self.phase) && !phase.is_terminal()) else {
+        let Some(phase) = status
+            .phase
+            .filter(|phase| rank(*phase) >= rank(self.phase) && !phase.is_terminal())
+        else {
             return Ok(false);
         };
         tokio::time::sleep(self.late).await;
-        let Some(attempt) = status.attempt.filter(|attempt| attempt.open) else { return Ok(false) };
-        let Ok(Some(pod)) = lab.pods().get_opt(&attempt.pod_name).await else { return Ok(false) };
+        let Some(attempt) = status.attempt.filter(|attempt| attempt.open) else {
+            return Ok(false);
+        };
+        let Ok(Some(pod)) = lab.pods().get_opt(&attempt.pod_name).await else {
+            return Ok(false);
+        };
         let uid = pod.uid().unwrap_or_default();
         // Record the phase at the time of the strike.
-        let phase = lab.run(&run.name_any()).and_then(|run| run.status?.phase).unwrap_or(phase);
+        let phase = lab
+            .run(&run.name_any())
+            .and_then(|run| run.status?.phase)
+            .unwrap_or(phase);
         let struck = match self.kind {
-            Kind::Agent => victims::signal_in_pod(&uid, "runner-agent", nix::sys::signal::Signal::SIGKILL)? > 0,
-            Kind::Terminate => victims::signal_in_pod(&uid, "runner-agent", nix::sys::signal::Signal::SIGTERM)? > 0,
-            Kind::Tool => victims::signal_in_pod(&uid, "/tofu", nix::sys::signal::Signal::SIGKILL)? > 0,
-            Kind::Delete => lab.pods().delete(&attempt.pod_name, &DeleteParams::default()).await.is_ok(),
-            Kind::ForceDelete => lab.pods().delete(&attempt.pod_name, &DeleteParams::default().grace_period(0)).await.is_ok(),
-            Kind::Evict => lab.pods().evict(&attempt.pod_name, &EvictParams::default()).await.is_ok(),
+            Kind::Agent => {
+                victims::signal_in_pod(&uid, "runner-agent", nix::sys::signal::Signal::SIGKILL)? > 0
+            }
+            Kind::Terminate => {
+                victims::signal_in_pod(&uid, "runner-agent", nix::sys::signal::Signal::SIGTERM)? > 0
+            }
+            Kind::Tool => {
+                victims::signal_in_pod(&uid, "/tofu", nix::sys::signal::Signal::SIGKILL)? > 0
+            }
+            Kind::Delete => lab
+                .pods()
+                .delete(&attempt.pod_name, &DeleteParams::default())
+                .await
+                .is_ok(),
+            Kind::ForceDelete => lab
+                .pods()
+                .delete(&attempt.pod_name, &DeleteParams::default().grace_period(0))
+                .await
+                .is_ok(),
+            Kind::Evict => lab
+                .pods()
+                .evict(&attempt.pod_name, &EvictParams::default())
+                .await
+                .is_ok(),
             // Not of a pod.
             _ => false,
         };
@@ -74,5 +106,8 @@ impl Aim {
 fn rank(phase: Phase) -> usize {
     use Phase::{Apply, AwaitingApproval, Init, Pending, Plan, Setup};
     let order = [Pending, Setup, Init, Plan, AwaitingApproval, Apply];
-    order.iter().position(|one| *one == phase).unwrap_or(order.len())
+    order
+        .iter()
+        .position(|one| *one == phase)
+        .unwrap_or(order.len())
 }

@@ -36,7 +36,13 @@ pub(super) async fn work(lab: Arc<Lab>, seed: u64, number: u64) -> Result<Stuck>
         nth += 1;
         let name = format!("w{number}-{nth}");
         let (run, out_of_memory) = draw(&lab, &name, &mut random)?;
-        if lab.runs().create(&PostParams::default(), &run).await.is_err() && !is_there(&lab, &name).await {
+        if lab
+            .runs()
+            .create(&PostParams::default(), &run)
+            .await
+            .is_err()
+            && !is_there(&lab, &name).await
+        {
             continue;
         }
         if let Some(text) = accompany(&lab, &name, out_of_memory, &mut random).await? {
@@ -47,9 +53,16 @@ pub(super) async fn work(lab: Arc<Lab>, seed: u64, number: u64) -> Result<Stuck>
 }
 
 /// Follows a run until it has ended and its attempt is closed. Returns its status otherwise.
-async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdRng) -> Result<Option<String>> {
+async fn accompany(
+    lab: &Lab,
+    name: &str,
+    out_of_memory: bool,
+    random: &mut StdRng,
+) -> Result<Option<String>> {
     let intent = person::Intent::draw(random);
-    let mut aims: Vec<Aim> = (0..random.random_range(1..=3)).map(|_| Aim::draw(random)).collect();
+    let mut aims: Vec<Aim> = (0..random.random_range(1..=3))
+        .map(|_| Aim::draw(random))
+        .collect();
     let (mut done, mut missing) = (false, 0);
     let mut quiet = Instant::now();
     loop {
@@ -67,9 +80,16 @@ async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdR
         };
         let status = run.status.clone().unwrap_or_default();
         if status.is_terminal() && status.attempt.as_ref().is_none_or(|attempt| !attempt.open) {
-            let reason = status.failure.map(|failure| failure.reason).unwrap_or_default();
+            let reason = status
+                .failure
+                .map(|failure| failure.reason)
+                .unwrap_or_default();
             if out_of_memory && reason == crds::reason::TOOL_KILLED {
-                let phase = if status.claim.is_some() { "Apply" } else { "Plan" };
+                let phase = if status.claim.is_some() {
+                    "Apply"
+                } else {
+                    "Plan"
+                };
                 lab.record.add(Kind::OutOfMemory, Some(phase.to_owned()));
             }
             lab.keep(name).await;
@@ -102,7 +122,10 @@ async fn is_there(lab: &Lab, name: &str) -> bool {
 }
 
 fn said(status: &TerraformRunStatus) -> String {
-    format!("it did not end: {:?} {:?} {:?} {:?}", status.phase, status.result, status.message, status.attempt)
+    format!(
+        "it did not end: {:?} {:?} {:?} {:?}",
+        status.phase, status.result, status.message, status.attempt
+    )
 }
 
 /// Draws a run: its tool sleeps at random steps, and its approval is manual or automatic.
@@ -111,14 +134,22 @@ fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, boo
     let out_of_memory = random.random_bool(0.05);
     let place = Place::draw(random);
     // Some last long enough to send much of their journal before a strike.
-    let apply_ms = if random.random_bool(0.2) { 600..1200 } else { 50..500 };
+    let apply_ms = if random.random_bool(0.2) {
+        600..1200
+    } else {
+        50..500
+    };
     let mut commands = json!({
         "init": [{"sleep_ms": random.random_range(0..800)}],
         // It prints everything that plan-time code can read.
         "plan": [{"sleep_ms": random.random_range(0..1500)}, {"exec": ["sh", "-c", "env; cat ./*.tfvars* 2>&1; true"]}],
     });
     if out_of_memory {
-        let command = if random.random_bool(0.5) { "plan" } else { "apply" };
+        let command = if random.random_bool(0.5) {
+            "plan"
+        } else {
+            "apply"
+        };
         commands[command] = json!([{"allocate_mb": 400}]);
     }
     let script = json!({

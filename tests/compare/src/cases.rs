@@ -30,13 +30,24 @@ pub fn find(called: &Path, top: &Path) -> Result<Vec<Case>> {
     let mut folders = vec![top.to_owned()];
     while let Some(folder) = folders.pop() {
         let entries = entries(&folder)?;
-        let has = |is: fn(&str) -> bool| entries.iter().any(|(path, kind)| !kind.is_dir() && is(name_of(path)));
+        let has = |is: fn(&str) -> bool| {
+            entries
+                .iter()
+                .any(|(path, kind)| !kind.is_dir() && is(name_of(path)))
+        };
         let unit = has(|name| name == "terragrunt.hcl");
         if unit || has(is_code) {
             let name = called.join(folder.strip_prefix(top)?).display().to_string();
-            cases.push(Case { name: name.trim_end_matches('/').to_owned(), top: top.to_owned(), folder: folder.clone(), unit });
+            cases.push(Case {
+                name: name.trim_end_matches('/').to_owned(),
+                top: top.to_owned(),
+                folder: folder.clone(),
+                unit,
+            });
         }
-        let below = entries.into_iter().filter(|(path, kind)| kind.is_dir() && !name_of(path).starts_with('.'));
+        let below = entries
+            .into_iter()
+            .filter(|(path, kind)| kind.is_dir() && !name_of(path).starts_with('.'));
         folders.extend(below.map(|(path, _)| path));
     }
     cases.sort_by(|a, b| a.name.cmp(&b.name));
@@ -44,16 +55,22 @@ pub fn find(called: &Path, top: &Path) -> Result<Vec<Case>> {
 }
 
 fn is_code(name: &str) -> bool {
-    [".tf", ".tofu", ".tf.json", ".tofu.json"].iter().any(|end| name.ends_with(end))
+    [".tf", ".tofu", ".tf.json", ".tofu.json"]
+        .iter()
+        .any(|end| name.ends_with(end))
 }
 
 fn name_of(path: &Path) -> &str {
-    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default()
 }
 
 fn entries(folder: &Path) -> Result<Vec<(PathBuf, fs::FileType)>> {
     let listed = fs::read_dir(folder).and_then(|entries| {
-        entries.map(|entry| entry.and_then(|entry| entry.file_type().map(|kind| (entry.path(), kind)))).collect()
+        entries
+            .map(|entry| entry.and_then(|entry| entry.file_type().map(|kind| (entry.path(), kind))))
+            .collect()
     });
     listed.with_context(|| format!("cannot read {}", folder.display()))
 }
@@ -63,7 +80,10 @@ pub fn extent(case: &Case) -> Result<PathBuf> {
     let mut extent = case.folder.clone();
     loop {
         let levels = reach(&extent)?;
-        let above = extent.ancestors().nth(levels).filter(|folder| folder.starts_with(&case.top));
+        let above = extent
+            .ancestors()
+            .nth(levels)
+            .filter(|folder| folder.starts_with(&case.top));
         let wider = above.unwrap_or(&case.top).to_owned();
         if wider == extent {
             return Ok(extent);
@@ -100,7 +120,10 @@ fn climbs(text: &str) -> usize {
         return usize::MAX;
     }
     let words = text.split(|c| !matches!(c, '.' | '/'));
-    words.map(|word| word.split('/').filter(|part| *part == "..").count()).max().unwrap_or_default()
+    words
+        .map(|word| word.split('/').filter(|part| *part == "..").count())
+        .max()
+        .unwrap_or_default()
 }
 
 /// The units whose outputs a unit reads, by literal paths in its file, and their own dependencies first.
@@ -112,11 +135,17 @@ pub fn dependencies(unit: &Path) -> Result<Vec<PathBuf>> {
 
 fn depends(unit: &Path, seen: &mut Vec<PathBuf>, all: &mut Vec<PathBuf>) -> Result<()> {
     let file = unit.join("terragrunt.hcl");
-    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    for line in text.lines().filter(|line| line.trim_start().starts_with("config_path")) {
+    let text =
+        fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    for line in text
+        .lines()
+        .filter(|line| line.trim_start().starts_with("config_path"))
+    {
         let named = line.split('"').nth(1).map(|path| unit.join(path));
         // Terragrunt reports a missing one.
-        let Some(other) = named.and_then(|path| path.canonicalize().ok()).filter(|path| path.join("terragrunt.hcl").is_file())
+        let Some(other) = named
+            .and_then(|path| path.canonicalize().ok())
+            .filter(|path| path.join("terragrunt.hcl").is_file())
         else {
             continue;
         };
@@ -141,7 +170,8 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
         if kind.is_dir() {
             copy(&path, &target)?;
         } else if kind.is_symlink() {
-            symlink(fs::read_link(&path)?, &target).with_context(|| format!("cannot make {}", target.display()))?;
+            symlink(fs::read_link(&path)?, &target)
+                .with_context(|| format!("cannot make {}", target.display()))?;
         } else if kind.is_file() {
             fs::copy(&path, &target).with_context(|| format!("cannot copy {}", path.display()))?;
         }

@@ -45,7 +45,12 @@ pub fn compare(bare: &Outcome, pawl: &Outcome) -> Vec<Difference> {
         stage("second plan", &bare.second, &pawl.second, &mut found);
         stage("destroy", &bare.destroy, &pawl.destroy, &mut found);
         let after = |state: &Value| normal(state.clone(), Value::Null).0;
-        values("state after destroy", &after(&bare.after), &after(&pawl.after), &mut found);
+        values(
+            "state after destroy",
+            &after(&bare.after),
+            &after(&pawl.after),
+            &mut found,
+        );
     }
     if bare.rest.is_some() == pawl.rest.is_some() {
         files(bare, pawl, &mut found);
@@ -55,50 +60,108 @@ pub fn compare(bare: &Outcome, pawl: &Outcome) -> Vec<Difference> {
 
 fn stage(name: &str, bare: &Stage, pawl: &Stage, found: &mut Vec<Difference>) {
     let why = meant(bare, pawl);
-    let mut differ = |what: String| found.push(Difference { what: clip(&what, LENGTH), why });
+    let mut differ = |what: String| {
+        found.push(Difference {
+            what: clip(&what, LENGTH),
+            why,
+        })
+    };
     if bare.end != pawl.end {
         let said = format!("{}{}", bare.words, pawl.words);
-        return differ(format!("{name}: bare {:?}, Pawl {:?} {said}", bare.end, pawl.end));
+        return differ(format!(
+            "{name}: bare {:?}, Pawl {:?} {said}",
+            bare.end, pawl.end
+        ));
     }
     if let (Some(theirs), Some(ours)) = (bare.counts, pawl.counts)
         && theirs != ours
     {
-        let counts = |counts: super::outcome::Counts| format!("+{} ~{} -{}", counts.0, counts.1, counts.2);
-        differ(format!("{name}: bare {}, Pawl {}", counts(theirs), counts(ours)));
+        let counts =
+            |counts: super::outcome::Counts| format!("+{} ~{} -{}", counts.0, counts.1, counts.2);
+        differ(format!(
+            "{name}: bare {}, Pawl {}",
+            counts(theirs),
+            counts(ours)
+        ));
     }
-    let added: Vec<_> = pawl.problems.difference(&bare.problems).map(shown).collect();
-    let lost: Vec<_> = bare.problems.difference(&pawl.problems).map(shown).collect();
+    let added: Vec<_> = pawl
+        .problems
+        .difference(&bare.problems)
+        .map(shown)
+        .collect();
+    let lost: Vec<_> = bare
+        .problems
+        .difference(&pawl.problems)
+        .map(shown)
+        .collect();
     let cut = bare.problems.len() > ERRORS && pawl.problems.len() >= ERRORS;
     if bare.end != End::Failed {
         return;
     }
-    let list = |which: &[String]| if which.is_empty() { "nothing".to_owned() } else { which.join(", ") };
+    let list = |which: &[String]| {
+        if which.is_empty() {
+            "nothing".to_owned()
+        } else {
+            which.join(", ")
+        }
+    };
     if pawl.problems.is_empty() && !pawl.words.contains(&bare.words) && !tells(bare, pawl) {
-        differ(format!("{name} errors: bare \"{}\", Pawl \"{}\"", bare.words, pawl.words));
+        differ(format!(
+            "{name} errors: bare \"{}\", Pawl \"{}\"",
+            bare.words, pawl.words
+        ));
     } else if !added.is_empty() || !lost.is_empty() && !cut {
-        differ(format!("{name} errors: only bare {}; only Pawl {}", list(&lost), list(&added)));
+        differ(format!(
+            "{name} errors: only bare {}; only Pawl {}",
+            list(&lost),
+            list(&added)
+        ));
     }
 }
 
 /// Whether Pawl's message for a failure contains Terragrunt's, without the advice after it.
 fn tells(bare: &Stage, pawl: &Stage) -> bool {
-    let words = pawl.words.split_once(" failed: ").map_or(pawl.words.as_str(), |(_, words)| words);
-    !bare.said.is_empty() && words.split("; ").all(|part| bare.said.contains(part.trim_end_matches('…')))
+    let words = pawl
+        .words
+        .split_once(" failed: ")
+        .map_or(pawl.words.as_str(), |(_, words)| words);
+    !bare.said.is_empty()
+        && words
+            .split("; ")
+            .all(|part| bare.said.contains(part.trim_end_matches('…')))
 }
 
 fn shown(problem: &Problem) -> String {
-    let Problem { summary, file, line, address } = problem;
-    let place = file.as_ref().map(|file| format!(" {file}:{}", line.unwrap_or_default())).unwrap_or_default();
-    let address = address.as_ref().map(|address| format!(" at {address}")).unwrap_or_default();
+    let Problem {
+        summary,
+        file,
+        line,
+        address,
+    } = problem;
+    let place = file
+        .as_ref()
+        .map(|file| format!(" {file}:{}", line.unwrap_or_default()))
+        .unwrap_or_default();
+    let address = address
+        .as_ref()
+        .map(|address| format!(" at {address}"))
+        .unwrap_or_default();
     format!("\"{summary}\"{place}{address}")
 }
 
 /// The reason for which a stage may differ.
 fn meant(bare: &Stage, pawl: &Stage) -> Option<&'static str> {
-    let refused = bare.problems.iter().any(|problem| problem.summary.ends_with("Core version"));
+    let refused = bare
+        .problems
+        .iter()
+        .any(|problem| problem.summary.ends_with("Core version"));
     // The bare tool fails as well, but later.
-    (refused && matches!(pawl.reason.as_deref(), Some(reason::TOOL_NOT_FOUND | reason::VERSION_CONTRADICTION)))
-        .then_some("Pawl looks for a version that the code permits before it runs one (design 0017)")
+    (refused
+        && matches!(
+            pawl.reason.as_deref(),
+            Some(reason::TOOL_NOT_FOUND | reason::VERSION_CONTRADICTION)
+        ))
+    .then_some("Pawl looks for a version that the code permits before it runs one (design 0017)")
 }
 
 /// Compares two values, and names differences by path.
@@ -112,7 +175,15 @@ fn values(name: &str, bare: &Value, pawl: &Value, found: &mut Vec<Difference>) {
 fn name_some(name: &str, all: Vec<String>, found: &mut Vec<Difference>) {
     let more = all.len().saturating_sub(NAMED);
     let more = (more > 0).then(|| format!("{name}: {more} more"));
-    found.extend(all.into_iter().take(NAMED).chain(more).map(|what| Difference { what: clip(&what, LENGTH), why: None }));
+    found.extend(
+        all.into_iter()
+            .take(NAMED)
+            .chain(more)
+            .map(|what| Difference {
+                what: clip(&what, LENGTH),
+                why: None,
+            }),
+    );
 }
 
 fn differing(bare: &Value, pawl: &Value, path: &str, found: &mut Vec<String>) {
@@ -128,12 +199,20 @@ fn differing(bare: &Value, pawl: &Value, path: &str, found: &mut Vec<String>) {
             }
         }
         _ if bare == pawl => {}
-        _ => found.push(format!("{path}: bare {}, Pawl {}", clip(&bare.to_string(), 80), clip(&pawl.to_string(), 80))),
+        _ => found.push(format!(
+            "{path}: bare {}, Pawl {}",
+            clip(&bare.to_string(), 80),
+            clip(&pawl.to_string(), 80)
+        )),
     }
 }
 
 fn files(bare: &Outcome, pawl: &Outcome, found: &mut Vec<Difference>) {
-    let names = bare.left.keys().chain(pawl.left.keys()).filter(|name| !name.split('/').any(|part| part == RECORDS));
+    let names = bare
+        .left
+        .keys()
+        .chain(pawl.left.keys())
+        .filter(|name| !name.split('/').any(|part| part == RECORDS));
     let mut differ = Vec::new();
     for name in names.collect::<BTreeSet<_>>() {
         match (bare.left.get(name), pawl.left.get(name)) {
@@ -192,7 +271,10 @@ mod tests {
         let mut rest = pawl.rest.take().unwrap();
         change(&mut pawl, &mut rest);
         pawl.rest = Some(rest);
-        compare(&outcome(), &pawl).into_iter().map(|one| one.what).collect()
+        compare(&outcome(), &pawl)
+            .into_iter()
+            .map(|one| one.what)
+            .collect()
     }
 
     #[test]
@@ -205,13 +287,20 @@ mod tests {
         assert!(late.is_late());
         let all = found(|pawl, rest| {
             pawl.plan.counts = Some(Counts(2, 0, 0));
-            rest.apply = Stage { words: "no luck, twice".to_owned(), ..stage(End::Failed, &[("no luck", 3)]) };
+            rest.apply = Stage {
+                words: "no luck, twice".to_owned(),
+                ..stage(End::Failed, &[("no luck", 3)])
+            };
             rest.state["resources"][0]["instances"][0]["attributes"]["n"] = json!(2);
             rest.outputs = json!({});
             rest.second.end = End::Changes;
             rest.destroy.end = End::Failed;
             rest.after = Value::Null;
-            pawl.left = [("litter".to_owned(), String::new()), (".pawl/lock".to_owned(), String::new())].into();
+            pawl.left = [
+                ("litter".to_owned(), String::new()),
+                (".pawl/lock".to_owned(), String::new()),
+            ]
+            .into();
         });
         let expected = [
             "plan: bare +1 ~0 -0, Pawl +2 ~0 -0",
@@ -224,24 +313,45 @@ mod tests {
             "only Pawl leaves litter",
             "only bare leaves terraform.tfstate",
         ];
-        assert_eq!(all.iter().map(|line| line.trim_end()).collect::<Vec<_>>(), expected);
+        assert_eq!(
+            all.iter().map(|line| line.trim_end()).collect::<Vec<_>>(),
+            expected
+        );
     }
 
     #[test]
     fn errors_are_compared_by_text_and_place() {
-        let failed = |problems: &[(&str, u64)]| Outcome::planned(None, stage(End::Failed, problems));
+        let failed =
+            |problems: &[(&str, u64)]| Outcome::planned(None, stage(End::Failed, problems));
         let said = |theirs: &[(&str, u64)], ours: &[(&str, u64)]| -> Vec<String> {
-            compare(&failed(theirs), &failed(ours)).into_iter().map(|one| one.what).collect()
+            compare(&failed(theirs), &failed(ours))
+                .into_iter()
+                .map(|one| one.what)
+                .collect()
         };
         assert_eq!(said(&[("a", 1), ("b", 2)], &[("b", 2), ("a", 1)]), [""; 0]);
-        assert_eq!(said(&[("a", 1)], &[("a", 2)]), ["plan errors: only bare \"a\" main.tf:1; only Pawl \"a\" main.tf:2"]);
+        assert_eq!(
+            said(&[("a", 1)], &[("a", 2)]),
+            ["plan errors: only bare \"a\" main.tf:1; only Pawl \"a\" main.tf:2"]
+        );
         let many: Vec<_> = (1..=9).map(|line| ("a", line)).collect();
         assert_eq!(said(&many, &many[2..7]), [""; 0], "a status has five");
         assert_eq!(said(&many, &many[2..4]).len(), 1);
-        let words = |words: &str| Outcome { plan: Stage { words: words.to_owned(), ..stage(End::Failed, &[]) }, ..failed(&[]) };
-        assert_eq!(compare(&words("refused"), &words("init failed: refused")), []);
+        let words = |words: &str| Outcome {
+            plan: Stage {
+                words: words.to_owned(),
+                ..stage(End::Failed, &[])
+            },
+            ..failed(&[])
+        };
         assert_eq!(
-            compare(&words("refused"), &words("init failed")).first().map(|one| one.what.as_str()),
+            compare(&words("refused"), &words("init failed: refused")),
+            []
+        );
+        assert_eq!(
+            compare(&words("refused"), &words("init failed"))
+                .first()
+                .map(|one| one.what.as_str()),
             Some("plan errors: bare \"refused\", Pawl \"init failed\"")
         );
     }

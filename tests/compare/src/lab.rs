@@ -41,16 +41,30 @@ pub fn tools(asked: &[String]) -> Result<Vec<Tool>> {
             None
         };
         if let Some(set) = set {
-            found.push(Tool { word, binary: tool.binary(), path: set.path(name)?.to_owned() });
+            found.push(Tool {
+                word,
+                binary: tool.binary(),
+                path: set.path(name)?.to_owned(),
+            });
         }
     }
-    let known: Vec<_> = versions::known().map(|(tool, version, _)| format!("{}@{version}", tool.directory())).collect();
-    let is = |tool: &Tool, asked: &str| tool.word == asked || tool.word.split('@').next() == Some(asked);
+    let known: Vec<_> = versions::known()
+        .map(|(tool, version, _)| format!("{}@{version}", tool.directory()))
+        .collect();
+    let is =
+        |tool: &Tool, asked: &str| tool.word == asked || tool.word.split('@').next() == Some(asked);
     let lacking = |asked: &&String| !found.iter().any(|tool| is(tool, asked));
     if let Some(lacking) = asked.iter().find(lacking) {
-        bail!("there is no {lacking}; what can be named, and is built then: {}", known.join(", "));
+        bail!(
+            "there is no {lacking}; what can be named, and is built then: {}",
+            known.join(", ")
+        );
     }
-    ensure!(!found.is_empty(), "no tool is built yet; name one of {}", known.join(", "));
+    ensure!(
+        !found.is_empty(),
+        "no tool is built yet; name one of {}",
+        known.join(", ")
+    );
     Ok(found)
 }
 
@@ -61,12 +75,22 @@ pub fn mirror(tools: Option<&Toolset>, directory: &Path, config: &Path) -> Resul
     if let Some(tools) = tools {
         let version = tools.version(PROVIDER)?;
         for host in ["registry.opentofu.org", "registry.terraform.io"] {
-            let place = providers.join(host).join("hashicorp/time").join(version).join(format!("linux_{}", architecture()));
+            let place = providers
+                .join(host)
+                .join("hashicorp/time")
+                .join(version)
+                .join(format!("linux_{}", architecture()));
             cache::create_dir(&place)?;
-            fs::copy(tools.path(PROVIDER)?, place.join(format!("{PROVIDER}_v{version}")))?;
+            fs::copy(
+                tools.path(PROVIDER)?,
+                place.join(format!("{PROVIDER}_v{version}")),
+            )?;
         }
     }
-    let text = format!("provider_installation {{\n  filesystem_mirror {{\n    path = \"{}\"\n  }}\n}}\n", providers.display());
+    let text = format!(
+        "provider_installation {{\n  filesystem_mirror {{\n    path = \"{}\"\n  }}\n}}\n",
+        providers.display()
+    );
     cache::write(config, text)
 }
 
@@ -83,7 +107,10 @@ pub(super) struct Lab {
 impl Lab {
     /// Links the tools and creates the mirror.
     pub(super) fn open(tools: &[Tool], options: &Options) -> Result<Self> {
-        let agent = options.agent.canonicalize().with_context(|| format!("there is no {}", options.agent.display()))?;
+        let agent = options
+            .agent
+            .canonicalize()
+            .with_context(|| format!("there is no {}", options.agent.display()))?;
         let scratch = tempfile::tempdir().context("no directory for copies")?;
         // Fails for a harness that does not pin Terragrunt.
         let terragrunt = Toolset::cached(&["terragrunt"]).ok().flatten();
@@ -95,9 +122,18 @@ impl Lab {
                 terragrunt.link_into(&bin)?;
             }
         }
-        let lab =
-            Self { scratch, limit: options.limit.as_secs().max(1), agent, keep: options.keep, terragrunt: terragrunt.is_some() };
-        mirror(Toolset::cached(&[PROVIDER])?.as_ref(), lab.scratch.path(), &lab.config())?;
+        let lab = Self {
+            scratch,
+            limit: options.limit.as_secs().max(1),
+            agent,
+            keep: options.keep,
+            terragrunt: terragrunt.is_some(),
+        };
+        mirror(
+            Toolset::cached(&[PROVIDER])?.as_ref(),
+            lab.scratch.path(),
+            &lab.config(),
+        )?;
         Ok(lab)
     }
 
@@ -112,7 +148,10 @@ impl Lab {
 
     /// PATH for a tool's cases.
     pub(super) fn path(&self, tool: &Tool) -> String {
-        format!("{}:/usr/bin:/bin", self.scratch.path().join("bin").join(&tool.word).display())
+        format!(
+            "{}:/usr/bin:/bin",
+            self.scratch.path().join("bin").join(&tool.word).display()
+        )
     }
 
     /// The directory of a case.
@@ -122,7 +161,11 @@ impl Lab {
 
     /// Removes the files of a case, unless they are to be retained.
     pub(super) fn leave(&self, number: usize) -> Result<()> {
-        if self.keep { Ok(()) } else { cache::remove(&self.place(number)) }
+        if self.keep {
+            Ok(())
+        } else {
+            cache::remove(&self.place(number))
+        }
     }
 
     /// The directory of all files if they are retained; otherwise they are removed.

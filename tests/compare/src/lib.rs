@@ -67,23 +67,44 @@ pub struct Tally {
 pub fn run(options: &Options, print: &(dyn Fn(&str) + Sync)) -> Result<Tally> {
     let mut found = Vec::new();
     for folder in &options.folders {
-        let top = folder.canonicalize().with_context(|| format!("there is no folder {}", folder.display()))?;
+        let top = folder
+            .canonicalize()
+            .with_context(|| format!("there is no folder {}", folder.display()))?;
         found.extend(cases::find(folder, &top)?);
     }
-    found.retain(|case| options.only.as_ref().is_none_or(|only| case.name.contains(only.as_str())));
+    found.retain(|case| {
+        options
+            .only
+            .as_ref()
+            .is_none_or(|only| case.name.contains(only.as_str()))
+    });
     if found.is_empty() {
         bail!("no folder with code is there, or none that --only names");
     }
     let tools = lab::tools(&options.tools)?;
     let lab = Lab::open(&tools, options)?;
-    let all: Vec<_> = found.iter().flat_map(|case| tools.iter().map(move |tool| (case, tool))).collect();
-    let (queue, tally) = (Mutex::new(all.iter().enumerate()), Mutex::new(Tally::default()));
+    let all: Vec<_> = found
+        .iter()
+        .flat_map(|case| tools.iter().map(move |tool| (case, tool)))
+        .collect();
+    let (queue, tally) = (
+        Mutex::new(all.iter().enumerate()),
+        Mutex::new(Tally::default()),
+    );
     let work = || {
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some((number, (case, tool))) = next else { return };
+            let Some((number, (case, tool))) = next else {
+                return;
+            };
             let text = one(&lab, case, tool, number, &tally);
-            print(&format!("{}/{}  {}  {}  {text}", number + 1, all.len(), tool.word, case.name));
+            print(&format!(
+                "{}/{}  {}  {}  {text}",
+                number + 1,
+                all.len(),
+                tool.word,
+                case.name
+            ));
         }
     };
     thread::scope(|scope| {
@@ -92,8 +113,15 @@ pub fn run(options: &Options, print: &(dyn Fn(&str) + Sync)) -> Result<Tally> {
         }
     });
     let tally = *tally.lock().unwrap_or_else(PoisonError::into_inner);
-    let Tally { same, differ, deliberate, left_out } = tally;
-    print(&format!("{same} same, {differ} differ, {deliberate} differ deliberately, {left_out} left out"));
+    let Tally {
+        same,
+        differ,
+        deliberate,
+        left_out,
+    } = tally;
+    print(&format!(
+        "{same} same, {differ} differ, {deliberate} differ deliberately, {left_out} left out"
+    ));
     if let Some(kept) = lab.end() {
         print(&format!("all of it is in {}", kept.display()));
     }
@@ -103,7 +131,10 @@ pub fn run(options: &Options, print: &(dyn Fn(&str) + Sync)) -> Result<Tally> {
 /// Runs one case; returns the text of its result.
 fn one(lab: &Lab, case: &Case, tool: &Tool, number: usize, tally: &Mutex<Tally>) -> String {
     let leave_out = |why: String| {
-        tally.lock().unwrap_or_else(PoisonError::into_inner).left_out += 1;
+        tally
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .left_out += 1;
         format!("left out: {why}")
     };
     if case.unit && !lab.has_terragrunt() {
@@ -115,19 +146,36 @@ fn one(lab: &Lab, case: &Case, tool: &Tool, number: usize, tally: &Mutex<Tally>)
         Ok((bare, pawl)) => match (bare.is_late(), pawl.is_late()) {
             (false, false) => judge::compare(&bare, &pawl),
             (true, true) => return leave_out(late("neither side")),
-            (bare, _) => vec![Difference { what: late(if bare { "only Pawl" } else { "only the bare tool" }), why: None }],
+            (bare, _) => vec![Difference {
+                what: late(if bare {
+                    "only Pawl"
+                } else {
+                    "only the bare tool"
+                }),
+                why: None,
+            }],
         },
         // A case that cannot be run does not stop the others.
-        Err(error) => vec![Difference { what: format!("cannot be compared: {error:#}"), why: None }],
+        Err(error) => vec![Difference {
+            what: format!("cannot be compared: {error:#}"),
+            why: None,
+        }],
     };
     let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-    let unmeant: Vec<_> = differences.iter().filter(|one| one.why.is_none()).map(|one| one.what.as_str()).collect();
+    let unmeant: Vec<_> = differences
+        .iter()
+        .filter(|one| one.why.is_none())
+        .map(|one| one.what.as_str())
+        .collect();
     match differences.first() {
         None => {
             tally.same += 1;
             "same".to_owned()
         }
-        Some(Difference { what, why: Some(why) }) if unmeant.is_empty() => {
+        Some(Difference {
+            what,
+            why: Some(why),
+        }) if unmeant.is_empty() => {
             tally.deliberate += 1;
             format!("deliberate: {what} ({why})")
         }

@@ -45,9 +45,30 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode> {
-    let Arguments { folders, tools, only, jobs, limit, keep } = arguments;
-    let agent = images::programs(&["runner-agent"], images::Profile::Same)?.pop().context("the agent was not built")?;
-    let options = Options { folders, tools, only, jobs, limit: Duration::from_secs(limit), keep, agent };
+    let Arguments {
+        folders,
+        tools,
+        only,
+        jobs,
+        limit,
+        keep,
+    } = arguments;
+    let agent = images::programs(&["runner-agent"], images::Profile::Same)?
+        .pop()
+        .context("the agent was not built")?;
+    let options = Options {
+        folders,
+        tools,
+        only,
+        jobs,
+        limit: Duration::from_secs(limit),
+        keep,
+        agent,
+    };
     let tally = compare::run(&options, &|line| println!("{line}"))?;
-    Ok(if tally.differ == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if tally.differ == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

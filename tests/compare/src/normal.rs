@@ -15,9 +15,27 @@ const NEW_EACH_TIME: &[(&str, &[&str])] = &[
     ("random_pet", &["id"]),
     ("random_shuffle", &["result"]),
     ("random_string", &["id", "result"]),
-    ("time_offset", &["base_unix", "day", "hour", "minute", "month", "second", "unix", "year"]),
-    ("time_rotating", &["day", "hour", "minute", "month", "second", "unix", "year"]),
-    ("time_static", &["day", "hour", "minute", "month", "second", "unix", "year"]),
+    (
+        "time_offset",
+        &[
+            "base_unix",
+            "day",
+            "hour",
+            "minute",
+            "month",
+            "second",
+            "unix",
+            "year",
+        ],
+    ),
+    (
+        "time_rotating",
+        &["day", "hour", "minute", "month", "second", "unix", "year"],
+    ),
+    (
+        "time_static",
+        &["day", "hour", "minute", "month", "second", "unix", "year"],
+    ),
 ];
 
 /// A changing value of at least this length is also replaced inside other values. A shorter match may be a coincidence.
@@ -35,16 +53,26 @@ pub fn normal(mut state: Value, mut outputs: Value) -> (Value, Value) {
     }
     for resource in list(&mut state, "resources") {
         let kind = resource["type"].as_str().unwrap_or_default().to_owned();
-        let listed = NEW_EACH_TIME.iter().find(|(name, _)| *name == kind).map(|(_, names)| *names).unwrap_or_default();
+        let listed = NEW_EACH_TIME
+            .iter()
+            .find(|(name, _)| *name == kind)
+            .map(|(_, names)| *names)
+            .unwrap_or_default();
         for instance in list(resource, "instances") {
             if let Some(sensitive) = instance.get_mut("sensitive_attributes") {
                 sorted(sensitive);
             }
             for name in listed {
-                let value = instance.get_mut("attributes").and_then(|attributes| attributes.get_mut(*name));
-                let Some(value) = value.filter(|value| !value.is_null()) else { continue };
+                let value = instance
+                    .get_mut("attributes")
+                    .and_then(|attributes| attributes.get_mut(*name));
+                let Some(value) = value.filter(|value| !value.is_null()) else {
+                    continue;
+                };
                 let word = format!("<{kind}.{name}>");
-                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let text = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned);
                 if text.len() >= TELLING {
                     known.push((text, word.clone()));
                 }
@@ -55,7 +83,11 @@ pub fn normal(mut state: Value, mut outputs: Value) -> (Value, Value) {
     // The longest first: one may be a part of another.
     known.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
     for value in [&mut state, &mut outputs] {
-        each(value, &|text| known.iter().fold(text.to_owned(), |text, (new, word)| text.replace(new, word)));
+        each(value, &|text| {
+            known
+                .iter()
+                .fold(text.to_owned(), |text, (new, word)| text.replace(new, word))
+        });
         each(value, &shapeless);
     }
     (state, outputs)
@@ -63,7 +95,11 @@ pub fn normal(mut state: Value, mut outputs: Value) -> (Value, Value) {
 
 /// The items of an object's list; none if it does not exist.
 fn list<'a>(value: &'a mut Value, name: &str) -> impl Iterator<Item = &'a mut Value> {
-    value.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten()
+    value
+        .get_mut(name)
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
 }
 
 /// Sorts lists that the tools write in any order.
@@ -92,11 +128,23 @@ fn each(value: &mut Value, change: &impl Fn(&str) -> String) {
 /// A text without UUIDs and times.
 fn shapeless(text: &str) -> String {
     static SHAPES: LazyLock<Option<Regex>> = LazyLock::new(|| {
-        let (uuid, time) = (r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d");
+        let (uuid, time) = (
+            r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+            r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d",
+        );
         Regex::new(&format!(r"(?<uuid>{uuid})|{time}[.\d]*(Z|[+-]\d\d:\d\d)?")).ok()
     });
-    let word = |found: &Captures<'_>| if found.name("uuid").is_some() { "<uuid>" } else { "<time>" };
-    SHAPES.as_ref().map_or_else(|| text.to_owned(), |shapes| shapes.replace_all(text, word).into_owned())
+    let word = |found: &Captures<'_>| {
+        if found.name("uuid").is_some() {
+            "<uuid>"
+        } else {
+            "<time>"
+        }
+    };
+    SHAPES.as_ref().map_or_else(
+        || text.to_owned(),
+        |shapes| shapes.replace_all(text, word).into_owned(),
+    )
 }
 
 #[cfg(test)]
@@ -117,22 +165,54 @@ mod tests {
     #[test]
     fn only_new_values_are_normalised() {
         let one = |id: &str, uuid: &str, word: &str| {
-            normal(state(id, uuid, word), json!({"id": id, "at": "2026-11-21T10:00:00.25+01:00", "many": [uuid, 5]}))
+            normal(
+                state(id, uuid, word),
+                json!({"id": id, "at": "2026-11-21T10:00:00.25+01:00", "many": [uuid, 5]}),
+            )
         };
-        let first = one("5577006791947779410", "d5b3b9c5-467c-7b45-1f16-dd62302ec137", "word");
-        assert_eq!(first, one("8674665223082153551", "00000000-467c-7b45-1f16-dd62302ec137", "word"));
-        assert_eq!(first.1, json!({"id": "<null_resource.id>", "at": "<time>", "many": ["<uuid>", 5]}));
-        let input = |state: &Value| state["resources"][1]["instances"][0]["attributes"]["input"].clone();
+        let first = one(
+            "5577006791947779410",
+            "d5b3b9c5-467c-7b45-1f16-dd62302ec137",
+            "word",
+        );
+        assert_eq!(
+            first,
+            one(
+                "8674665223082153551",
+                "00000000-467c-7b45-1f16-dd62302ec137",
+                "word"
+            )
+        );
+        assert_eq!(
+            first.1,
+            json!({"id": "<null_resource.id>", "at": "<time>", "many": ["<uuid>", 5]})
+        );
+        let input =
+            |state: &Value| state["resources"][1]["instances"][0]["attributes"]["input"].clone();
         assert_eq!(input(&first.0), "of <null_resource.id>: word");
-        assert_ne!(first, one("5577006791947779410", "d5b3b9c5-467c-7b45-1f16-dd62302ec137", "ward"));
+        assert_ne!(
+            first,
+            one(
+                "5577006791947779410",
+                "d5b3b9c5-467c-7b45-1f16-dd62302ec137",
+                "ward"
+            )
+        );
         assert!(first.0.get("serial").is_none() && first.0["version"] == 4);
     }
 
     #[test]
     fn only_whole_shapes_are_replaced() {
         assert_eq!(shapeless("at 2026-11-21T10:00:00Z, ö"), "at <time>, ö");
-        assert_eq!(shapeless("2026-11-21 and d5b3b9c5-467c"), "2026-11-21 and d5b3b9c5-467c");
-        for odd in [Value::Null, json!("cannot be read"), json!({"resources": [5, {"type": "random_id", "instances": [{}]}]})] {
+        assert_eq!(
+            shapeless("2026-11-21 and d5b3b9c5-467c"),
+            "2026-11-21 and d5b3b9c5-467c"
+        );
+        for odd in [
+            Value::Null,
+            json!("cannot be read"),
+            json!({"resources": [5, {"type": "random_id", "instances": [{}]}]}),
+        ] {
             assert_eq!(normal(odd.clone(), json!({})), (odd, json!({})));
         }
     }

@@ -81,13 +81,24 @@ pub struct Outcome {
 impl Outcome {
     /// An outcome that ended with its plan, and left nothing.
     pub const fn planned(alone: Option<Stage>, plan: Stage) -> Self {
-        Self { alone, plan, rest: None, left: BTreeMap::new() }
+        Self {
+            alone,
+            plan,
+            rest: None,
+            left: BTreeMap::new(),
+        }
     }
 
     /// Whether any stage timed out.
     pub fn is_late(&self) -> bool {
-        let rest = self.rest.as_ref().map(|rest| [&rest.apply, &rest.second, &rest.destroy]);
-        std::iter::once(&self.plan).chain(&self.alone).chain(rest.into_iter().flatten()).any(|stage| stage.end == End::TimedOut)
+        let rest = self
+            .rest
+            .as_ref()
+            .map(|rest| [&rest.apply, &rest.second, &rest.destroy]);
+        std::iter::once(&self.plan)
+            .chain(&self.alone)
+            .chain(rest.into_iter().flatten())
+            .any(|stage| stage.end == End::TimedOut)
     }
 }
 
@@ -97,17 +108,42 @@ const HEADER: &str = "encountered problems during initiali";
 impl Stage {
     /// Parses the output of a command of the bare tool: JSON events, or text.
     pub fn of_tool(end: End, said: &str) -> Self {
-        let events: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line.trim()).ok()).collect();
-        let mut problems: BTreeSet<Problem> = events.iter().filter_map(|event| of_event(&event["diagnostic"])).collect();
+        let events: Vec<Value> = said
+            .lines()
+            .filter_map(|line| serde_json::from_str(line.trim()).ok())
+            .collect();
+        let mut problems: BTreeSet<Problem> = events
+            .iter()
+            .filter_map(|event| of_event(&event["diagnostic"]))
+            .collect();
         if problems.is_empty() && end == End::Failed {
             problems = of_text(said);
         }
-        let planned = events.iter().map(|event| &event["changes"]).find(|changes| changes["operation"] == "plan");
+        let planned = events
+            .iter()
+            .map(|event| &event["changes"])
+            .find(|changes| changes["operation"] == "plan");
         let count = |changes: &Value, name: &str| changes[name].as_u64().unwrap_or_default();
-        let counts = planned.map(|changes| Counts(count(changes, "add"), count(changes, "change"), count(changes, "remove")));
-        let last = said.lines().map(str::trim).rfind(|line| !line.is_empty() && !line.starts_with('{'));
+        let counts = planned.map(|changes| {
+            Counts(
+                count(changes, "add"),
+                count(changes, "change"),
+                count(changes, "remove"),
+            )
+        });
+        let last = said
+            .lines()
+            .map(str::trim)
+            .rfind(|line| !line.is_empty() && !line.starts_with('{'));
         let words = last.filter(|_| end == End::Failed).unwrap_or_default();
-        Self { end, counts, problems: listed(problems), words: clip(words, 240), said: String::new(), reason: None }
+        Self {
+            end,
+            counts,
+            problems: listed(problems),
+            words: clip(words, 240),
+            said: String::new(),
+            reason: None,
+        }
     }
 
     /// Converts the final status of a run of Pawl; `plans` for a plan-only run.
@@ -119,7 +155,13 @@ impl Stage {
             _ => End::Failed,
         };
         let counts = status.plan.as_ref().map(|plan| &plan.counts);
-        let counts = counts.map(|counts| Counts(counts.add.into(), counts.change.into(), counts.destroy.into()));
+        let counts = counts.map(|counts| {
+            Counts(
+                counts.add.into(),
+                counts.change.into(),
+                counts.destroy.into(),
+            )
+        });
         let problem = |told: &crds::Diagnostic| Problem {
             summary: told.summary.clone(),
             file: told.file.clone(),
@@ -127,9 +169,17 @@ impl Stage {
             address: told.address.clone(),
         };
         let failure = status.failure.as_ref();
-        let told = failure.map(|failure| failure.diagnostics.as_slice()).unwrap_or_default();
-        let problems = told.iter().filter(|told| told.severity == "error").map(problem).collect();
-        let words = failure.map(|failure| clip(&failure.message, 1024)).unwrap_or_default();
+        let told = failure
+            .map(|failure| failure.diagnostics.as_slice())
+            .unwrap_or_default();
+        let problems = told
+            .iter()
+            .filter(|told| told.severity == "error")
+            .map(problem)
+            .collect();
+        let words = failure
+            .map(|failure| clip(&failure.message, 1024))
+            .unwrap_or_default();
         Self {
             end,
             counts,
@@ -149,9 +199,13 @@ fn listed(problems: BTreeSet<Problem>) -> BTreeSet<Problem> {
         .map(|problem| Problem {
             // The length in a status.
             summary: clip(&problem.summary, 240),
-            file: problem.file.map(|file| file.trim_start_matches("./").to_owned()),
+            file: problem
+                .file
+                .map(|file| file.trim_start_matches("./").to_owned()),
             // The tools give a variable no address; Pawl does so for its next step.
-            address: problem.address.filter(|address| !address.starts_with("var.")),
+            address: problem
+                .address
+                .filter(|address| !address.starts_with("var.")),
             ..problem
         })
         .collect()
@@ -173,13 +227,25 @@ fn of_text(said: &str) -> BTreeSet<Problem> {
     for line in said.lines() {
         let line = line.trim_start_matches(['│', '╷', '╵', ' ']).trim_end();
         if let Some(summary) = line.strip_prefix("Error: ") {
-            found.push(Problem { summary: summary.to_owned(), ..Problem::default() });
+            found.push(Problem {
+                summary: summary.to_owned(),
+                ..Problem::default()
+            });
         } else if let Some(current) = found.last_mut().filter(|current| current.file.is_none()) {
-            let place = line.strip_prefix("on ").and_then(|rest| rest.split_once(" line "));
-            let number = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
+            let place = line
+                .strip_prefix("on ")
+                .and_then(|rest| rest.split_once(" line "));
+            let number = |text: &str| {
+                text.split(|c: char| !c.is_ascii_digit())
+                    .next()
+                    .and_then(|digits| digits.parse().ok())
+            };
             if let Some((file, Some(number))) = place.map(|(file, rest)| (file, number(rest))) {
                 (current.file, current.line) = (Some(file.to_owned()), Some(number));
-            } else if let Some(address) = line.strip_prefix("with ").and_then(|rest| rest.strip_suffix(',')) {
+            } else if let Some(address) = line
+                .strip_prefix("with ")
+                .and_then(|rest| rest.strip_suffix(','))
+            {
                 current.address = Some(address.to_owned());
             }
         }

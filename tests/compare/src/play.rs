@@ -26,7 +26,12 @@ const GRACE: &str = "20";
 const LOCK_FILE: &str = ".terraform.lock.hcl";
 
 /// Runs a case with the bare tool and with Pawl.
-pub(super) fn both(lab: &Lab, case: &Case, tool: &Tool, number: usize) -> Result<(Outcome, Outcome)> {
+pub(super) fn both(
+    lab: &Lab,
+    case: &Case,
+    tool: &Tool,
+    number: usize,
+) -> Result<(Outcome, Outcome)> {
     let side = |name, pawl| Side::run(lab, case, tool, &lab.place(number), name, pawl);
     let outcomes = side("bare", false).and_then(|bare| Ok((bare, side("pawl", true)?)));
     lab.leave(number)?;
@@ -74,14 +79,26 @@ impl Ended {
         let begins = |line: &str| line.as_ptr().addr() - self.out.as_ptr().addr();
         let json = |line: &str| serde_json::from_str(&self.out[begins(line)..]).ok();
         match self.code {
-            Some(0) => self.out.lines().filter(|line| line.starts_with('{')).find_map(json).unwrap_or_default(),
+            Some(0) => self
+                .out
+                .lines()
+                .filter(|line| line.starts_with('{'))
+                .find_map(json)
+                .unwrap_or_default(),
             _ => Value::String("cannot be read".to_owned()),
         }
     }
 }
 
 impl<'a> Side<'a> {
-    fn run(lab: &'a Lab, case: &Case, tool: &'a Tool, place: &Path, name: &str, pawl: bool) -> Result<Outcome> {
+    fn run(
+        lab: &'a Lab,
+        case: &Case,
+        tool: &'a Tool,
+        place: &Path,
+        name: &str,
+        pawl: bool,
+    ) -> Result<Outcome> {
         let (work, extent) = (place.join("work"), cases::extent(case)?);
         let tree = work.join("tree");
         cases::copy(&extent, &tree)?;
@@ -95,33 +112,69 @@ impl<'a> Side<'a> {
             fs::write(folder.join(format!(".{name}-version")), version)?;
         }
         let before: BTreeSet<_> = cases::files(&tree)?.into_iter().collect();
-        let side = Self { lab, tool, unit: case.unit, pawl, work, folder, begun: Instant::now(), steps: Cell::new(0) };
+        let side = Self {
+            lab,
+            tool,
+            unit: case.unit,
+            pawl,
+            work,
+            folder,
+            begun: Instant::now(),
+            steps: Cell::new(0),
+        };
         let mut outcome = side.play()?;
-        for file in cases::files(&tree)?.into_iter().filter(|file| !before.contains(file)) {
-            let is_lock = Path::new(&file).file_name().is_some_and(|name| name == LOCK_FILE);
-            let text = if is_lock { fs::read_to_string(tree.join(&file))? } else { String::new() };
-            let name = if case.unit { in_unit(&file) } else { Some(file) };
+        for file in cases::files(&tree)?
+            .into_iter()
+            .filter(|file| !before.contains(file))
+        {
+            let is_lock = Path::new(&file)
+                .file_name()
+                .is_some_and(|name| name == LOCK_FILE);
+            let text = if is_lock {
+                fs::read_to_string(tree.join(&file))?
+            } else {
+                String::new()
+            };
+            let name = if case.unit {
+                in_unit(&file)
+            } else {
+                Some(file)
+            };
             outcome.left.extend(name.map(|name| (name, text)));
         }
-        fs::rename(&side.work, place.join(name)).with_context(|| format!("{} cannot be moved", side.work.display()))?;
+        fs::rename(&side.work, place.join(name))
+            .with_context(|| format!("{} cannot be moved", side.work.display()))?;
         Ok(outcome)
     }
 
     fn play(&self) -> Result<Outcome> {
-        let planned = |name| if self.pawl { self.agent(name, "plan") } else { self.plan(name, &[]) };
+        let planned = |name| {
+            if self.pawl {
+                self.agent(name, "plan")
+            } else {
+                self.plan(name, &[])
+            }
+        };
         let alone = self.alone(|| planned("plan-alone"))?;
         // Terragrunt runs `init` by itself; a separate `init` would lack outputs of other units.
         if !self.pawl && !self.unit {
             let init = self.tool("init", &["init", "-input=false", "-no-color"])?;
             if init.code != Some(0) {
-                return Ok(Outcome::planned(alone, Stage::of_tool(init.end(false), &init.said())));
+                return Ok(Outcome::planned(
+                    alone,
+                    Stage::of_tool(init.end(false), &init.said()),
+                ));
             }
         }
         let plan = planned("plan")?;
         if !matches!(plan.end, End::Changes | End::NoChanges) {
             return Ok(Outcome::planned(alone, plan));
         }
-        let apply = if self.pawl { self.agent("apply", "apply") } else { self.carry_out("apply", &plan) }?;
+        let apply = if self.pawl {
+            self.agent("apply", "apply")
+        } else {
+            self.carry_out("apply", &plan)
+        }?;
         let (state, outputs) = (self.state("state")?, self.outputs()?);
         let second = planned("second-plan")?;
         let destroy = if self.pawl {
@@ -129,13 +182,27 @@ impl<'a> Side<'a> {
         } else {
             self.carry_out("destroy", &self.plan("plan-destroy", &["-destroy"])?)?
         };
-        let rest = Some(Rest { apply, state, outputs, second, destroy, after: self.state("state-after")? });
-        Ok(Outcome { rest, ..Outcome::planned(alone, plan) })
+        let rest = Some(Rest {
+            apply,
+            state,
+            outputs,
+            second,
+            destroy,
+            after: self.state("state-after")?,
+        });
+        Ok(Outcome {
+            rest,
+            ..Outcome::planned(alone, plan)
+        })
     }
 
     /// The plan of a unit before its dependencies exist; then applies these. `None` without dependencies.
     fn alone(&self, plan: impl FnOnce() -> Result<Stage>) -> Result<Option<Stage>> {
-        let units = if self.unit { cases::dependencies(&self.folder)? } else { Vec::new() };
+        let units = if self.unit {
+            cases::dependencies(&self.folder)?
+        } else {
+            Vec::new()
+        };
         if units.is_empty() {
             return Ok(None);
         }
@@ -150,7 +217,11 @@ impl<'a> Side<'a> {
     /// A command of the tool in the case's folder.
     fn tool(&self, name: &str, arguments: &[&str]) -> Result<Ended> {
         if self.unit {
-            return self.command(name, Path::new("terragrunt"), &[&["run", "--"], arguments].concat());
+            return self.command(
+                name,
+                Path::new("terragrunt"),
+                &[&["run", "--"], arguments].concat(),
+            );
         }
         self.command(name, Path::new(self.tool.binary), arguments)
     }
@@ -158,11 +229,22 @@ impl<'a> Side<'a> {
     /// A plan of the bare tool, which is shown as well.
     fn plan(&self, name: &str, more: &[&str]) -> Result<Stage> {
         let (file, out) = (self.plan_file(), format!("-out={}", self.plan_file()));
-        let arguments = [&["plan", "-json", "-input=false", "-detailed-exitcode", &out], more].concat();
+        let arguments = [
+            &["plan", "-json", "-input=false", "-detailed-exitcode", &out],
+            more,
+        ]
+        .concat();
         let plan = self.tool(name, &arguments)?;
         // With `-detailed-exitcode` Terragrunt exits with the code of an error that it ignored.
         let ignored = self.unit && plan.err.contains("Ignoring error");
-        let mut stage = self.of_tool(if ignored { End::NoChanges } else { plan.end(true) }, &plan);
+        let mut stage = self.of_tool(
+            if ignored {
+                End::NoChanges
+            } else {
+                plan.end(true)
+            },
+            &plan,
+        );
         // For a unit, `show` may read outputs that only a plan may take from mocks.
         if matches!(stage.end, End::NoChanges | End::Changes) && !self.unit {
             let show = self.tool("show", &["show", "-json", &file])?;
@@ -177,7 +259,14 @@ impl<'a> Side<'a> {
         let said = ended.said();
         let stage = Stage::of_tool(end, &said);
         // Terragrunt's last words are advice.
-        if self.unit { Stage { said: said.split_whitespace().collect::<Vec<_>>().join(" "), ..stage } } else { stage }
+        if self.unit {
+            Stage {
+                said: said.split_whitespace().collect::<Vec<_>>().join(" "),
+                ..stage
+            }
+        } else {
+            stage
+        }
     }
 
     /// Applies the last plan. A plan without changes is not applied: Pawl does not, nor does a user who checks the exit code. `destroy`
@@ -185,10 +274,17 @@ impl<'a> Side<'a> {
     fn carry_out(&self, name: &str, plan: &Stage) -> Result<Stage> {
         match plan.end {
             End::Changes => {
-                let apply = self.tool(name, &["apply", "-json", "-input=false", &self.plan_file()])?;
-                Ok(Stage { counts: plan.counts, ..self.of_tool(apply.end(false), &apply) })
+                let apply =
+                    self.tool(name, &["apply", "-json", "-input=false", &self.plan_file()])?;
+                Ok(Stage {
+                    counts: plan.counts,
+                    ..self.of_tool(apply.end(false), &apply)
+                })
             }
-            End::NoChanges => Ok(Stage { end: End::Done, ..plan.clone() }),
+            End::NoChanges => Ok(Stage {
+                end: End::Done,
+                ..plan.clone()
+            }),
             End::Done | End::Failed | End::TimedOut => Ok(plan.clone()),
         }
     }
@@ -209,7 +305,11 @@ impl<'a> Side<'a> {
         }
         let ended = self.command(name, &self.lab.agent, &arguments)?;
         // Each change of the status is a line; the last one is the final status.
-        let status = ended.out.lines().rev().find_map(|line| serde_json::from_str::<TerraformRunStatus>(line).ok());
+        let status = ended
+            .out
+            .lines()
+            .rev()
+            .find_map(|line| serde_json::from_str::<TerraformRunStatus>(line).ok());
         let mut stage = Stage::of_run(&status.clone().unwrap_or_default(), verb == "plan");
         if status.is_none() {
             stage.words = clip(&ended.err, 1024);
@@ -233,14 +333,33 @@ impl<'a> Side<'a> {
     }
 
     /// Runs a program with the time limit of the case. Its output goes to files: processes that it leaves could hold a pipe open forever.
-    fn command_in(&self, folder: &Path, name: &str, program: &Path, arguments: &[&str]) -> Result<Ended> {
+    fn command_in(
+        &self,
+        folder: &Path,
+        name: &str,
+        program: &Path,
+        arguments: &[&str],
+    ) -> Result<Ended> {
         let step = self.steps.replace(self.steps.get() + 1);
-        let said = |end: &str| self.work.join("said").join(format!("{step:02}-{name}.{end}"));
-        let create = |path: &PathBuf| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        let said = |end: &str| {
+            self.work
+                .join("said")
+                .join(format!("{step:02}-{name}.{end}"))
+        };
+        let create = |path: &PathBuf| {
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))
+        };
         let (out, err) = (said("out"), said("err"));
-        let left = self.lab.limit.saturating_sub(self.begun.elapsed().as_secs()).max(1);
+        let left = self
+            .lab
+            .limit
+            .saturating_sub(self.begun.elapsed().as_secs())
+            .max(1);
         let mut command = Command::new("timeout");
-        command.args(["--signal=INT", "--kill-after", GRACE, &left.to_string()]).arg(program).args(arguments);
+        command
+            .args(["--signal=INT", "--kill-after", GRACE, &left.to_string()])
+            .arg(program)
+            .args(arguments);
         command
             .current_dir(folder)
             .env_clear()
@@ -256,15 +375,24 @@ impl<'a> Side<'a> {
                 .env("TG_NO_COLOR", "true")
                 .env("TG_TF_FORWARD_STDOUT", "true");
         }
-        let status = command.stdin(Stdio::null()).stdout(create(&out)?).stderr(create(&err)?).status();
+        let status = command
+            .stdin(Stdio::null())
+            .stdout(create(&out)?)
+            .stderr(create(&err)?)
+            .status();
         let status = status.context("cannot start timeout, of coreutils")?;
         let text = |path: &PathBuf| -> Result<String> {
-            let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let bytes =
+                fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
         // 124 is the exit code of `timeout` after SIGTERM; after SIGKILL it dies by the same signal.
         let code = status.code().filter(|code| *code != 124);
-        Ok(Ended { code, out: text(&out)?, err: text(&err)? })
+        Ok(Ended {
+            code,
+            out: text(&out)?,
+            err: text(&err)?,
+        })
     }
 }
 
@@ -272,7 +400,9 @@ impl<'a> Side<'a> {
 /// 0017). `None` for the link between the two, and for provider locks: Terragrunt's cache writes them, which Pawl disables.
 fn in_unit(file: &str) -> Option<String> {
     let parts: Vec<_> = file.split('/').collect();
-    if file.contains(".terraform/providers/") && Path::new(file).extension().is_some_and(|end| end == "lock") {
+    if file.contains(".terraform/providers/")
+        && Path::new(file).extension().is_some_and(|end| end == "lock")
+    {
         return None;
     }
     let copy = parts.iter().position(|part| *part == ".terragrunt-cache");

@@ -53,14 +53,21 @@ impl<'a> Act<'a> {
     pub(super) fn new(cluster: &'a Cluster, client: Client, approval: Approval) -> Self {
         let runs = Api::namespaced(client.clone(), NAMESPACE);
         let pods = Api::namespaced(client.clone(), NAMESPACE);
-        Self { cluster, client, runs, pods, approval }
+        Self {
+            cluster,
+            client,
+            runs,
+            pods,
+            approval,
+        }
     }
 
     /// Follows a run to its end; `step` is the number of its apply.
     pub(super) async fn play(&self, run: &TerraformRun, step: u8) -> Result<Ended> {
         let name = run.name_any();
         let mut follower = Follower::start(self.runs.clone(), run);
-        let waits = |s: &TerraformRunStatus| s.phase == Some(Phase::AwaitingApproval) || s.is_terminal();
+        let waits =
+            |s: &TerraformRunStatus| s.phase == Some(Phase::AwaitingApproval) || s.is_terminal();
         let planned = follower.until(PLANNED_WITHIN, waits).await?;
         if planned.is_terminal() {
             screen::say("The run ended before a plan waited; `kubectl describe` tells why.");
@@ -72,7 +79,10 @@ impl<'a> Act<'a> {
         let text = log::plan(&self.pods, &pod).await;
         screen::block(&text.unwrap_or_else(|| plan.changes.join("\n")));
         screen::say(&format!("Plan {}  {}", plan.summary, plan.checksum));
-        screen::say(&format!("Approve with:\n\n  {}\n", planned.next_step.unwrap_or_default()));
+        screen::say(&format!(
+            "Approve with:\n\n  {}\n",
+            planned.next_step.unwrap_or_default()
+        ));
         let approve = || approve::approve(&self.client, &self.runs, &name, &plan.checksum);
 
         if self.approval == Approval::ByItself {
@@ -87,7 +97,8 @@ impl<'a> Act<'a> {
                 Answer::Left => return Ok(leave(&name, "It still waits.")),
             }
         } else {
-            let why = "There is no terminal to ask at, and --yes was not given, so nothing was approved.";
+            let why =
+                "There is no terminal to ask at, and --yes was not given, so nothing was approved.";
             return Ok(leave(&name, why));
         }
         self.apply(&mut follower, &pod, step).await
@@ -96,9 +107,13 @@ impl<'a> Act<'a> {
     /// Shows the apply and the end.
     async fn apply(&self, follower: &mut Follower, pod: &str, step: u8) -> Result<Ended> {
         let step = Step::begin(step, "apply");
-        let printed = log::lines(&self.pods, pod).await.map_or(0, |lines| lines.len());
+        let printed = log::lines(&self.pods, pod)
+            .await
+            .map_or(0, |lines| lines.len());
         let words = tokio::spawn(log::follow(self.pods.clone(), pod.to_owned(), printed));
-        let ended = follower.until(APPLIED_WITHIN, TerraformRunStatus::is_terminal).await;
+        let ended = follower
+            .until(APPLIED_WITHIN, TerraformRunStatus::is_terminal)
+            .await;
         // The log ends with the pod, a moment after the run.
         let _ = tokio::time::timeout(Duration::from_secs(3), words).await;
         let ended = ended?;
@@ -112,7 +127,9 @@ impl<'a> Act<'a> {
 
     /// Prints the output of `kubectl describe` for an object.
     pub(super) fn describe(&self, kind: &str, name: &str) -> Result<()> {
-        let text = self.cluster.kubectl(&["describe", "-n", NAMESPACE, kind, name])?;
+        let text = self
+            .cluster
+            .kubectl(&["describe", "-n", NAMESPACE, kind, name])?;
         screen::say(&format!("$ kubectl describe -n {NAMESPACE} {kind} {name}"));
         screen::block(&text);
         Ok(())

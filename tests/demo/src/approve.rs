@@ -59,23 +59,44 @@ pub(super) async fn ask(follower: &mut Follower) -> Result<Answer> {
 }
 
 /// Approves a plan as the client's user, like the printed command.
-pub(super) async fn approve(client: &Client, runs: &Api<TerraformRun>, run: &str, checksum: &str) -> Result<()> {
+pub(super) async fn approve(
+    client: &Client,
+    runs: &Api<TerraformRun>,
+    run: &str,
+    checksum: &str,
+) -> Result<()> {
     let reviews = Api::<SelfSubjectReview>::all(client.clone());
-    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
-    let status = review.context("the API server does not tell the user of this demo")?.status;
-    let user = status.and_then(|status| status.user_info).and_then(|info| info.username);
+    let review = reviews
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await;
+    let status = review
+        .context("the API server does not tell the user of this demo")?
+        .status;
+    let user = status
+        .and_then(|status| status.user_info)
+        .and_then(|info| info.username);
     let user = user.context("a user without a name")?;
     let approval = json!({names::APPROVE: checksum, names::APPROVED_BY: user});
-    annotate(runs, run, approval).await.context("the approval was refused; the line above shows the plan that waits")
+    annotate(runs, run, approval)
+        .await
+        .context("the approval was refused; the line above shows the plan that waits")
 }
 
 pub(super) async fn deny(runs: &Api<TerraformRun>, run: &str) -> Result<()> {
     let denial = json!({names::DENY: "n was pressed in the demo"});
-    annotate(runs, run, denial).await.context("the denial was refused; try it by kubectl")
+    annotate(runs, run, denial)
+        .await
+        .context("the denial was refused; try it by kubectl")
 }
 
 async fn annotate(runs: &Api<TerraformRun>, run: &str, annotations: Value) -> kube::Result<()> {
-    objects::merge(runs, run, &json!({"metadata": {"annotations": annotations}})).await.map(drop)
+    objects::merge(
+        runs,
+        run,
+        &json!({"metadata": {"annotations": annotations}}),
+    )
+    .await
+    .map(drop)
 }
 
 /// Reads single keys without Enter. Drop restores the terminal.
@@ -94,7 +115,8 @@ impl Keys {
             at_once.local_flags.remove(LocalFlags::ICANON);
             at_once.control_chars[SpecialCharacterIndices::VMIN as usize] = 1;
             at_once.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
-            termios::tcsetattr(stdin(), SetArg::TCSAFLUSH, &at_once).context("the terminal does not take single keys")?;
+            termios::tcsetattr(stdin(), SetArg::TCSAFLUSH, &at_once)
+                .context("the terminal does not take single keys")?;
         }
         // One thread serves all questions. It blocks in a read, so it would take the first key of the next question from a second thread.
         let mut pressed = READ.get_or_init(|| Mutex::new(read())).lock().await;

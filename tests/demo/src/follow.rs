@@ -38,16 +38,29 @@ impl Follower {
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let task = tokio::spawn(async move {
             // The watcher reconnects by itself after an error; only events count.
-            let mut stream = watcher(runs, config).default_backoff().applied_objects().map(Result::ok).boxed();
+            let mut stream = watcher(runs, config)
+                .default_backoff()
+                .applied_objects()
+                .map(Result::ok)
+                .boxed();
             while let Some(run) = stream.next().await {
-                let Some(status) = run.and_then(|run: TerraformRun| run.status) else { continue };
+                let Some(status) = run.and_then(|run: TerraformRun| run.status) else {
+                    continue;
+                };
                 if sender.send(status).is_err() {
                     return;
                 }
             }
         });
         let pending_since = Some(Instant::now());
-        Self { name, seen, task, lines: 0, pending_since, said: String::new() }
+        Self {
+            name,
+            seen,
+            task,
+            lines: 0,
+            pending_since,
+            said: String::new(),
+        }
     }
 
     pub(super) fn status(&self) -> TerraformRunStatus {
@@ -78,7 +91,9 @@ impl Follower {
             }
             let Ok(next) = tokio::time::timeout_at(deadline, self.changed()).await else {
                 let (name, within) = (&self.name, report::duration(within));
-                let message = status.message.unwrap_or_else(|| "it reports nothing".to_owned());
+                let message = status
+                    .message
+                    .unwrap_or_else(|| "it reports nothing".to_owned());
                 let look = format!("{ENV} && kubectl describe -n {NAMESPACE} tfrun/{name}");
                 bail!("{name} has not gone on after {within}: {message}; look at it: {look}");
             };
@@ -91,17 +106,28 @@ impl Follower {
         if status.phase.is_some_and(|phase| phase != Phase::Pending)
             && let Some(since) = self.pending_since.take()
         {
-            let pod = status.attempt.as_ref().map_or("", |attempt| &attempt.pod_name);
+            let pod = status
+                .attempt
+                .as_ref()
+                .map_or("", |attempt| &attempt.pod_name);
             let took = report::duration(since.elapsed());
             screen::line(&format!("Pending  {took}  pod {pod}"));
         }
         // History is bounded: after many attempts its oldest lines are dropped, and the rest is printed.
-        for line in status.history.iter().skip(self.lines.min(status.history.len())) {
-            let line = line.split_once("  ").map_or(line.as_str(), |(_, rest)| rest);
+        for line in status
+            .history
+            .iter()
+            .skip(self.lines.min(status.history.len()))
+        {
+            let line = line
+                .split_once("  ")
+                .map_or(line.as_str(), |(_, rest)| rest);
             screen::line(line);
         }
         self.lines = status.history.len();
-        let said = hold_up(status).or_else(|| progress(status)).unwrap_or_default();
+        let said = hold_up(status)
+            .or_else(|| progress(status))
+            .unwrap_or_default();
         if said != self.said && !said.is_empty() {
             screen::line(&said);
         }
@@ -111,12 +137,18 @@ impl Follower {
 
 /// The obstacle that holds the run up, if any.
 fn hold_up(status: &TerraformRunStatus) -> Option<String> {
-    let stalled = status.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
+    let stalled = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
     Some(format!("waits: {}: {}", stalled.reason, stalled.message))
 }
 
 fn progress(status: &TerraformRunStatus) -> Option<String> {
-    let progress = status.progress.as_ref().filter(|p| p.total > 0 && status.phase == Some(Phase::Apply))?;
+    let progress = status
+        .progress
+        .as_ref()
+        .filter(|p| p.total > 0 && status.phase == Some(Phase::Apply))?;
     let current = progress.current.as_deref().unwrap_or_default();
     Some(format!("{}/{} {current}", progress.done, progress.total))
 }

@@ -26,7 +26,9 @@ pub(super) async fn play(act: &Act<'_>, client: &Client, servers: &Servers) -> R
     let planned = |status: &TerraformLayerStatus| status.pending.is_some() || is_at_rest(status);
     let status = scene.until("planned", planned).await?;
     let url = servers.git_url(REPOSITORY);
-    step.done(&format!("{NAMESPACE}/{LAYER} follows main of {url}, directory {LAYER}"));
+    step.done(&format!(
+        "{NAMESPACE}/{LAYER} follows main of {url}, directory {LAYER}"
+    ));
     if status.pending.is_some() {
         // An earlier demo left another text.
         let ended = scene.carry(&status, 7).await?;
@@ -40,11 +42,17 @@ pub(super) async fn play(act: &Act<'_>, client: &Client, servers: &Servers) -> R
     let commit = stack::greet(servers, &text)?;
     scene.request().await?;
     let planned = |status: &TerraformLayerStatus| {
-        let plan = status.last_plan.as_ref().filter(|_| status.pending.is_some());
+        let plan = status
+            .last_plan
+            .as_ref()
+            .filter(|_| status.pending.is_some());
         plan.is_some_and(|plan| plan.revision == commit)
     };
     let status = scene.until("planned at the new commit", planned).await?;
-    step.done(&format!("{} pushed; its plan was not requested", &commit[..8]));
+    step.done(&format!(
+        "{} pushed; its plan was not requested",
+        &commit[..8]
+    ));
     let ended = scene.carry(&status, 8).await?;
     if ended != Ended::Applied {
         return Ok(ended);
@@ -53,16 +61,22 @@ pub(super) async fn play(act: &Act<'_>, client: &Client, servers: &Servers) -> R
     let step = Step::begin(9, "drift");
     servers.change_by_hand(LAYER, "changed by hand").await?;
     let (url, plan) = (servers.object_url(LAYER), names::PLAN);
-    screen::line(&format!("the object of {LAYER} is changed: curl -X PUT -d 'changed by hand' {url}"));
-    screen::line(&format!("$ kubectl annotate -n {NAMESPACE} layer {LAYER} {plan}=now   (or wait for the next check)"));
+    screen::line(&format!(
+        "the object of {LAYER} is changed: curl -X PUT -d 'changed by hand' {url}"
+    ));
+    screen::line(&format!(
+        "$ kubectl annotate -n {NAMESPACE} layer {LAYER} {plan}=now   (or wait for the next check)"
+    ));
     objects::merge(&scene.layers, LAYER, &annotation(plan, "now")).await?;
-    let drifted = |status: &TerraformLayerStatus| status.drift.is_some() && status.pending.is_some();
+    let drifted =
+        |status: &TerraformLayerStatus| status.drift.is_some() && status.pending.is_some();
     let status = scene.until("found to have drifted", drifted).await?;
     let drift = status.drift.as_ref().context("a layer without drift")?;
     step.done(&format!("found: {}", drift.objects.join(", ")));
     let ended = scene.carry(&status, 9).await?;
     if ended == Ended::Applied {
-        let corrected = |status: &TerraformLayerStatus| status.drift.is_none() && is_at_rest(status);
+        let corrected =
+            |status: &TerraformLayerStatus| status.drift.is_none() && is_at_rest(status);
         scene.until("as it should be", corrected).await?;
         act.describe("terraformlayer", LAYER)?;
     }
@@ -79,7 +93,12 @@ struct Scene<'a> {
 impl<'a> Scene<'a> {
     fn new(act: &'a Act<'a>, client: &Client, servers: &'a Servers) -> Self {
         let layers = Api::namespaced(client.clone(), NAMESPACE);
-        Self { act, servers, layers, repositories: Api::namespaced(client.clone(), NAMESPACE) }
+        Self {
+            act,
+            servers,
+            layers,
+            repositories: Api::namespaced(client.clone(), NAMESPACE),
+        }
     }
 
     /// Creates repository and layer, unless they exist.
@@ -91,10 +110,16 @@ impl<'a> Scene<'a> {
             "spec": {"repository": {"name": REPOSITORY}, "ref": "main", "path": LAYER, "template": {"variables": [variable]}}});
         let applied = PatchParams::apply("pawl-demo").force();
         let repository = Patch::Apply(repository);
-        let made = self.repositories.patch(REPOSITORY, &applied, &repository).await;
+        let made = self
+            .repositories
+            .patch(REPOSITORY, &applied, &repository)
+            .await;
         made.context("cannot make the repository")?;
         self.request().await?;
-        let made = self.layers.patch(LAYER, &applied, &Patch::Apply(layer)).await;
+        let made = self
+            .layers
+            .patch(LAYER, &applied, &Patch::Apply(layer))
+            .await;
         made.context("cannot make the layer").map(drop)
     }
 
@@ -111,7 +136,11 @@ impl<'a> Scene<'a> {
         self.act.play(&run, step).await
     }
 
-    async fn until(&self, what: &str, done: impl Fn(&TerraformLayerStatus) -> bool) -> Result<TerraformLayerStatus> {
+    async fn until(
+        &self,
+        what: &str,
+        done: impl Fn(&TerraformLayerStatus) -> bool,
+    ) -> Result<TerraformLayerStatus> {
         let deadline = tokio::time::Instant::now() + WITHIN;
         let mut said = String::new();
         loop {
@@ -126,7 +155,10 @@ impl<'a> Scene<'a> {
             said = waits;
             if tokio::time::Instant::now() > deadline {
                 let within = report::duration(WITHIN);
-                let look = format!("{} && kubectl describe -n {NAMESPACE} layer,tfrepo", super::ENV);
+                let look = format!(
+                    "{} && kubectl describe -n {NAMESPACE} layer,tfrepo",
+                    super::ENV
+                );
                 bail!("layer {LAYER} is not {what} after {within}: {said}; look at it: {look}");
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -137,7 +169,9 @@ impl<'a> Scene<'a> {
 /// Whether the layer has planned its newest content and is idle.
 fn is_at_rest(status: &TerraformLayerStatus) -> bool {
     let planned = status.last_plan.as_ref().map(|plan| &plan.content);
-    status.state == Some(LayerState::Idle) && planned.is_some() && planned == status.source.as_ref().map(|source| &source.content)
+    status.state == Some(LayerState::Idle)
+        && planned.is_some()
+        && planned == status.source.as_ref().map(|source| &source.content)
 }
 
 fn annotation(key: &str, value: &str) -> Value {

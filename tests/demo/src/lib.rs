@@ -71,7 +71,10 @@ pub async fn run(options: &Options) -> Result<u8> {
 
     let step = Step::begin(3, "pawl");
     let images = PawlImages::with_real_tools(DEMO_IN_PODS)?;
-    cluster.install_images(&images, &Values::new()).await.context("Pawl is not installed; `cargo demo --fresh` begins anew")?;
+    cluster
+        .install_images(&images, &Values::new())
+        .await
+        .context("Pawl is not installed; `cargo demo --fresh` begins anew")?;
     step.done("images imported, chart installed, controller ready");
     cache::write(&mark, "")?;
 
@@ -83,15 +86,23 @@ pub async fn run(options: &Options) -> Result<u8> {
 /// # Errors
 /// As [`run`].
 pub async fn rehearse(cluster: &Cluster, approval: Approval) -> Result<u8> {
-    let (host, files) = (SocketAddr::new(IpAddr::V4(cluster.host()), 0), tempfile::tempdir()?);
-    let (git, objects) = (GitServer::start(host, files.path()).await?, ObjectServer::start(host).await?);
+    let (host, files) = (
+        SocketAddr::new(IpAddr::V4(cluster.host()), 0),
+        tempfile::tempdir()?,
+    );
+    let (git, objects) = (
+        GitServer::start(host, files.path()).await?,
+        ObjectServer::start(host).await?,
+    );
     let servers = Servers::of(git.addr(), objects.addr(), files.path());
     Box::pin(story::tell(cluster, &servers, approval, Instant::now())).await
 }
 
 /// Prints shell variables for the cluster.
 pub async fn env() -> Result<()> {
-    let cluster = Cluster::attach(CLUSTER).await.context("there is no cluster to use; run `cargo demo` first")?;
+    let cluster = Cluster::attach(CLUSTER)
+        .await
+        .context("there is no cluster to use; run `cargo demo` first")?;
     print!("{}", cluster.env());
     Ok(())
 }

@@ -21,7 +21,10 @@ const BEGINNINGS: [&str; 5] = [
 
 /// The log of a pod.
 pub(super) async fn lines(pods: &Api<Pod>, pod: &str) -> Result<Vec<String>> {
-    let text = pods.logs(pod, &LogParams::default()).await.with_context(|| format!("cannot read the log of {pod}"))?;
+    let text = pods
+        .logs(pod, &LogParams::default())
+        .await
+        .with_context(|| format!("cannot read the log of {pod}"))?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 
@@ -30,7 +33,10 @@ pub(super) async fn lines(pods: &Api<Pod>, pod: &str) -> Result<Vec<String>> {
 pub(super) async fn plan(pods: &Api<Pod>, pod: &str) -> Option<String> {
     let mut before = None;
     for _ in 0..50 {
-        let text = lines(pods, pod).await.ok().and_then(|lines| plan_text(&lines));
+        let text = lines(pods, pod)
+            .await
+            .ok()
+            .and_then(|lines| plan_text(&lines));
         if text.is_some() && text == before {
             return text;
         }
@@ -41,14 +47,21 @@ pub(super) async fn plan(pods: &Api<Pod>, pod: &str) -> Option<String> {
 }
 
 fn plan_text(lines: &[String]) -> Option<String> {
-    let start = lines.iter().position(|line| BEGINNINGS.iter().any(|beginning| line.contains(beginning)))?;
+    let start = lines
+        .iter()
+        .position(|line| BEGINNINGS.iter().any(|beginning| line.contains(beginning)))?;
     Some(lines[start..].join("\n"))
 }
 
 /// Prints the lines of a pod's log after the first `skip`, until the log ends.
 pub(super) async fn follow(pods: Api<Pod>, pod: String, skip: usize) {
-    let params = LogParams { follow: true, ..LogParams::default() };
-    let Ok(stream) = pods.log_stream(&pod, &params).await else { return };
+    let params = LogParams {
+        follow: true,
+        ..LogParams::default()
+    };
+    let Ok(stream) = pods.log_stream(&pod, &params).await else {
+        return;
+    };
     let mut lines = stream.lines().skip(skip);
     while let Ok(Some(line)) = lines.try_next().await {
         if !line.trim().is_empty() {
@@ -63,9 +76,19 @@ mod tests {
 
     #[test]
     fn plan_text_begins_at_the_first_known_line() {
-        let log = ["OpenTofu 1.10.6", "Plan: 1 to add", "", "OpenTofu used the selected providers to …", "", "  + create"];
+        let log = [
+            "OpenTofu 1.10.6",
+            "Plan: 1 to add",
+            "",
+            "OpenTofu used the selected providers to …",
+            "",
+            "  + create",
+        ];
         let log: Vec<String> = log.into_iter().map(str::to_owned).collect();
-        assert_eq!(plan_text(&log).unwrap(), "OpenTofu used the selected providers to …\n\n  + create");
+        assert_eq!(
+            plan_text(&log).unwrap(),
+            "OpenTofu used the selected providers to …\n\n  + create"
+        );
         assert_eq!(plan_text(&log[..3]), None);
     }
 }

@@ -6,7 +6,10 @@ use clap::Parser;
 use demo::{Approval, Options};
 
 #[derive(Parser)]
-#[command(name = "demo", about = "Pawl on this machine: a cluster, a repository, a run, your approval")]
+#[command(
+    name = "demo",
+    about = "Pawl on this machine: a cluster, a repository, a run, your approval"
+)]
 struct Arguments {
     /// Approve the plan without asking.
     #[arg(long)]
@@ -36,8 +39,16 @@ async fn main() {
         None if arguments.env => demo::env().await.map(|()| 0),
         None if arguments.down => demo::down().await.map(|()| 0),
         None => {
-            let approval = if arguments.yes { Approval::ByItself } else { Approval::Ask };
-            demo::run(&Options { approval, fresh: arguments.fresh }).await
+            let approval = if arguments.yes {
+                Approval::ByItself
+            } else {
+                Approval::Ask
+            };
+            demo::run(&Options {
+                approval,
+                fresh: arguments.fresh,
+            })
+            .await
         }
     };
     let code = result.unwrap_or_else(|error| {

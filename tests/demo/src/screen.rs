@@ -35,10 +35,19 @@ pub(super) struct Step {
 
 impl Step {
     pub(super) fn begin(number: u8, name: &'static str) -> Self {
-        Self { number, name, begun: Instant::now() }
+        Self {
+            number,
+            name,
+            begun: Instant::now(),
+        }
     }
 
     pub(super) fn done(self, text: &str) {
-        println!("[{}/{STEPS}] {:9} {text} ({})", self.number, self.name, report::duration(self.begun.elapsed()));
+        println!(
+            "[{}/{STEPS}] {:9} {text} ({})",
+            self.number,
+            self.name,
+            report::duration(self.begun.elapsed())
+        );
     }
 }

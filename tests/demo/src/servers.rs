@@ -43,7 +43,8 @@ impl Servers {
         let directory = directory(cluster.state());
         cache::create_dir(&directory)?;
         let log_path = directory.join("servers.log");
-        let log = std::fs::File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
+        let log = std::fs::File::create(&log_path)
+            .with_context(|| format!("cannot write {}", log_path.display()))?;
         let program = std::env::current_exe().context("this program does not know where it is")?;
         let child = Command::new(program)
             .arg("--serve")
@@ -54,15 +55,24 @@ impl Servers {
             .stderr(log)
             .spawn()
             .context("cannot start the git server")?;
-        let what = format!("the git server comes up; see {}, then try `cargo demo --fresh`", log_path.display());
+        let what = format!(
+            "the git server comes up; see {}, then try `cargo demo --fresh`",
+            log_path.display()
+        );
         let child = Mutex::new(child);
         wait::until(what, Duration::from_secs(10), async || {
             let found = Self::find(cluster.state());
             if found.is_none()
-                && let Some(status) = child.lock().unwrap_or_else(PoisonError::into_inner).try_wait()?
+                && let Some(status) = child
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .try_wait()?
             {
                 let said = std::fs::read_to_string(&log_path).unwrap_or_default();
-                bail!("the git server ended with {status}: {}; try `cargo demo --fresh`", said.trim());
+                bail!(
+                    "the git server ended with {status}: {}; try `cargo demo --fresh`",
+                    said.trim()
+                );
             }
             Ok(found)
         })
@@ -71,7 +81,12 @@ impl Servers {
 
     pub(super) fn of(git: SocketAddr, objects: SocketAddr, repositories: &Path) -> Self {
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
-        Self { pid, git, objects, repositories: repositories.to_owned() }
+        Self {
+            pid,
+            git,
+            objects,
+            repositories: repositories.to_owned(),
+        }
     }
 
     /// Ends the servers of a cluster, if they run.
@@ -91,8 +106,16 @@ impl Servers {
     }
 
     pub(super) async fn change_by_hand(&self, name: &str, text: &str) -> Result<()> {
-        let asked = reqwest::Client::builder().no_proxy().build()?.put(self.object_url(name)).body(text.to_owned());
-        asked.send().await?.error_for_status().context("the text cannot be changed")?;
+        let asked = reqwest::Client::builder()
+            .no_proxy()
+            .build()?
+            .put(self.object_url(name))
+            .body(text.to_owned());
+        asked
+            .send()
+            .await?
+            .error_for_status()
+            .context("the text cannot be changed")?;
         Ok(())
     }
 
@@ -136,7 +159,12 @@ pub async fn serve(state: &Path, address: Ipv4Addr) -> Result<()> {
         Err(_) => ObjectServer::start(at(0)).await?,
     };
     let pid = i32::try_from(std::process::id()).context("a process id is out of range")?;
-    let servers = Servers { pid, git: git.addr(), objects: objects.addr(), repositories };
+    let servers = Servers {
+        pid,
+        git: git.addr(),
+        objects: objects.addr(),
+        repositories,
+    };
     let draft = directory(state).join(".servers.json");
     cache::write(&draft, serde_json::to_vec(&servers)?)?;
     std::fs::rename(&draft, note(state)).context("cannot note where the servers are")?;

@@ -35,11 +35,23 @@ pub(super) fn greet(servers: &Servers, text: &str) -> Result<String> {
     committed(servers, LAYER, main, &values)
 }
 
-fn committed(servers: &Servers, directory: &str, main: &str, values: &(&str, String)) -> Result<String> {
+fn committed(
+    servers: &Servers,
+    directory: &str,
+    main: &str,
+    values: &(&str, String),
+) -> Result<String> {
     let repo = Repo::create(&servers.repository(REPOSITORY))?;
-    let [code, variables] = [format!("{directory}/main.tf"), format!("{directory}/{}.auto.tfvars", values.0)];
-    let files = [(code.as_str(), main), (variables.as_str(), values.1.as_str())];
-    repo.commit("main", &files).context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
+    let [code, variables] = [
+        format!("{directory}/main.tf"),
+        format!("{directory}/{}.auto.tfvars", values.0),
+    ];
+    let files = [
+        (code.as_str(), main),
+        (variables.as_str(), values.1.as_str()),
+    ];
+    repo.commit("main", &files)
+        .context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
 }
 
 /// Creates the namespace if missing.
@@ -53,12 +65,22 @@ pub(super) async fn namespace(client: &Client) -> Result<()> {
 
 /// The number of the next demo: one more than the highest number of a run.
 pub(super) async fn next_number(client: &Client) -> Result<u32> {
-    let runs = Api::<TerraformRun>::namespaced(client.clone(), NAMESPACE).list(&ListParams::default()).await?;
-    let number = |run: &TerraformRun| run.name_any().rsplit_once('-').and_then(|(_, number)| number.parse::<u32>().ok());
+    let runs = Api::<TerraformRun>::namespaced(client.clone(), NAMESPACE)
+        .list(&ListParams::default())
+        .await?;
+    let number = |run: &TerraformRun| {
+        run.name_any()
+            .rsplit_once('-')
+            .and_then(|(_, number)| number.parse::<u32>().ok())
+    };
     Ok(runs.iter().filter_map(number).max().unwrap_or(0) + 1)
 }
 
-pub(super) async fn create_run(client: &Client, servers: &Servers, number: u32) -> Result<TerraformRun> {
+pub(super) async fn create_run(
+    client: &Client,
+    servers: &Servers,
+    number: u32,
+) -> Result<TerraformRun> {
     // Needs neither a backend nor a cloud: the state is in Pawl's datastore.
     let spec = json!({
         "source": {"git": {"url": servers.git_url(REPOSITORY), "revision": "main", "path": DIRECTORY}},
@@ -66,7 +88,9 @@ pub(super) async fn create_run(client: &Client, servers: &Servers, number: u32) 
     });
     let run = TerraformRun::new(&format!("network-{number}"), serde_json::from_value(spec)?);
     let runs = Api::namespaced(client.clone(), NAMESPACE);
-    runs.create(&PostParams::default(), &run).await.context("cannot create the run; `cargo demo --fresh` begins anew")
+    runs.create(&PostParams::default(), &run)
+        .await
+        .context("cannot create the run; `cargo demo --fresh` begins anew")
 }
 
 /// The run's source, for people.
@@ -77,9 +101,15 @@ pub(super) fn origin(servers: &Servers) -> String {
 /// The outputs of the stack in its state.
 pub(super) fn outputs(cluster: &Cluster, run: &TerraformRun) -> Result<BTreeMap<String, Value>> {
     let id = StateId::of(&run.name_any(), &run.spec);
-    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{NAMESPACE}/states/{}/download", id.stack);
+    let path = format!(
+        "/apis/read.pawl.run/v1alpha1/namespaces/{NAMESPACE}/states/{}/download",
+        id.stack
+    );
     let text = cluster.kubectl(&["get", "--raw", &path])?;
-    let state: Value = serde_json::from_str(&text).context("the datastore has no state of the stack")?;
+    let state: Value =
+        serde_json::from_str(&text).context("the datastore has no state of the stack")?;
     let outputs = state["outputs"].as_object().into_iter().flatten();
-    Ok(outputs.map(|(name, output)| (name.clone(), output["value"].clone())).collect())
+    Ok(outputs
+        .map(|(name, output)| (name.clone(), output["value"].clone()))
+        .collect())
 }

@@ -13,7 +13,12 @@ use super::stack::{self, NAMESPACE};
 use super::{Approval, ENV, layer};
 use harness::cluster::{Cluster, report};
 
-pub(super) async fn tell(cluster: &Cluster, servers: &Servers, approval: Approval, begun: Instant) -> Result<u8> {
+pub(super) async fn tell(
+    cluster: &Cluster,
+    servers: &Servers,
+    approval: Approval,
+    begun: Instant,
+) -> Result<u8> {
     let client = cluster.client().await?;
     let act = Act::new(cluster, client.clone(), approval);
     let mut ended = run(&act, &client, servers).await?;
@@ -37,12 +42,19 @@ async fn run(act: &Act<'_>, client: &Client, servers: &Servers) -> Result<Ended>
     let commit = stack::commit(servers, number)?;
     let run = stack::create_run(client, servers, number).await?;
     let name = run.name_any();
-    step.done(&format!("{NAMESPACE}/{name} created, for {} at {}", stack::origin(servers), &commit[..8]));
+    step.done(&format!(
+        "{NAMESPACE}/{name} created, for {} at {}",
+        stack::origin(servers),
+        &commit[..8]
+    ));
     let ended = act.play(&run, 5).await?;
     if ended == Ended::Applied {
         let step = Step::begin(6, "outputs");
         let outputs = stack::outputs(act.cluster, &act.runs.get(&name).await?)?;
-        let all: Vec<_> = outputs.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        let all: Vec<_> = outputs
+            .iter()
+            .map(|(name, value)| format!("{name} = {value}"))
+            .collect();
         step.done(&format!("{}: {}", RunResult::Applied, all.join("  ")));
     }
     if ended != Ended::Left {

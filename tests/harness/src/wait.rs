@@ -48,7 +48,11 @@ impl<T, E: Display> Look for Result<T, E> {
 }
 
 /// Polls until the value is found or `within` has passed. An error of `look` itself ends the wait.
-pub async fn until<L, F>(what: impl Display, within: Duration, mut look: impl FnMut() -> F) -> Result<L::Found>
+pub async fn until<L, F>(
+    what: impl Display,
+    within: Duration,
+    mut look: impl FnMut() -> F,
+) -> Result<L::Found>
 where
     L: Look,
     F: Future<Output = Result<L>>,
@@ -63,7 +67,11 @@ where
 }
 
 /// Like [`until`], but blocks the thread.
-pub fn until_blocking<L: Look>(what: impl Display, within: Duration, mut look: impl FnMut() -> Result<L>) -> Result<L::Found> {
+pub fn until_blocking<L: Look>(
+    what: impl Display,
+    within: Duration,
+    mut look: impl FnMut() -> Result<L>,
+) -> Result<L::Found> {
     let begun = Instant::now();
     loop {
         match look()?.found() {
@@ -74,24 +82,49 @@ pub fn until_blocking<L: Look>(what: impl Display, within: Duration, mut look: i
 }
 
 fn pause(what: &impl Display, within: Duration, begun: Instant, instead: &str) -> Result<Duration> {
-    ensure!(begun.elapsed() < within, "not within {within:?}: {what}{instead}");
+    ensure!(
+        begun.elapsed() < within,
+        "not within {within:?}: {what}{instead}"
+    );
     Ok((begun.elapsed() / 10).clamp(SHORTEST, LONGEST))
 }
 
 /// Waits until `done` holds for an object.
-pub async fn object<K>(api: &Api<K>, name: &str, what: &str, within: Duration, done: impl Fn(&K) -> bool) -> Result<K>
+pub async fn object<K>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    within: Duration,
+    done: impl Fn(&K) -> bool,
+) -> Result<K>
 where
     K: Clone + Debug + DeserializeOwned + Serialize,
 {
     let look = async || {
-        let found = api.get(name).await.with_context(|| format!("cannot read {name}"))?;
-        Ok(if done(&found) { Ok(found) } else { Err(format!("{:#}", json!(found)["status"])) })
+        let found = api
+            .get(name)
+            .await
+            .with_context(|| format!("cannot read {name}"))?;
+        Ok(if done(&found) {
+            Ok(found)
+        } else {
+            Err(format!("{:#}", json!(found)["status"]))
+        })
     };
     until(format!("{name} is {what}"), within, look).await
 }
 
 /// Waits until an object is deleted.
-pub async fn gone<K: Clone + Debug + DeserializeOwned>(api: &Api<K>, name: &str, within: Duration) -> Result<()> {
-    let look = async || Ok(api.get_opt(name).await?.map_or(Ok(()), |found| Err(format!("{found:?}"))));
+pub async fn gone<K: Clone + Debug + DeserializeOwned>(
+    api: &Api<K>,
+    name: &str,
+    within: Duration,
+) -> Result<()> {
+    let look = async || {
+        Ok(api
+            .get_opt(name)
+            .await?
+            .map_or(Ok(()), |found| Err(format!("{found:?}"))))
+    };
     until(format!("{name} is gone"), within, look).await
 }

@@ -71,7 +71,13 @@ impl Entry {
             Value::Null => Map::new(),
             other => Map::from_iter([("detail".to_owned(), other)]),
         };
-        Self { seq: None, at: jiff::Timestamp::now().to_string(), who: who.to_owned(), what: what.to_owned(), detail }
+        Self {
+            seq: None,
+            at: jiff::Timestamp::now().to_string(),
+            who: who.to_owned(),
+            what: what.to_owned(),
+            detail,
+        }
     }
 
     /// A detail, if it is a string.
@@ -107,7 +113,11 @@ impl Ledger {
         let mut entries = self.guard();
         let seq = entries.len() as u64 + 1;
         entry.seq = Some(seq);
-        let nth = entries.iter().filter(|other| same_kind(other, &entry)).count() as u64 + 1;
+        let nth = entries
+            .iter()
+            .filter(|other| same_kind(other, &entry))
+            .count() as u64
+            + 1;
         entries.push(entry);
         Ack { seq, nth }
     }
@@ -133,14 +143,20 @@ pub struct Ack {
 }
 
 fn same_kind(one: &Entry, other: &Entry) -> bool {
-    one.what == other.what && ["script", "command"].iter().all(|key| one.detail.get(*key) == other.detail.get(*key))
+    one.what == other.what
+        && ["script", "command"]
+            .iter()
+            .all(|key| one.detail.get(*key) == other.detail.get(*key))
 }
 
 /// The applies that really began, by SHA-256 of the plan file.
 pub fn applies_by_key(entries: &[Entry]) -> BTreeMap<String, Vec<Entry>> {
     let mut applies: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| entry.what == what::APPLY) {
-        applies.entry(entry.text("plan_sha256").unwrap_or("none").to_owned()).or_default().push(entry.clone());
+        applies
+            .entry(entry.text("plan_sha256").unwrap_or("none").to_owned())
+            .or_default()
+            .push(entry.clone());
     }
     applies
 }
@@ -149,7 +165,10 @@ pub fn applies_by_key(entries: &[Entry]) -> BTreeMap<String, Vec<Entry>> {
 pub fn select<'a>(entries: &'a [Entry], what: &str, command: Option<&str>) -> Vec<&'a Entry> {
     entries
         .iter()
-        .filter(|entry| entry.what == what && command.is_none_or(|command| entry.text("command") == Some(command)))
+        .filter(|entry| {
+            entry.what == what
+                && command.is_none_or(|command| entry.text("command") == Some(command))
+        })
         .collect()
 }
 
@@ -164,17 +183,28 @@ pub fn violations_where(entries: &[Entry], gone: impl Fn(&Entry) -> bool) -> Vec
     for (key, applies) in applies_by_key(entries) {
         if applies.len() > 1 {
             let who: Vec<&str> = applies.iter().map(|entry| entry.who.as_str()).collect();
-            found.push(format!("plan {key} was applied {} times, by {}", applies.len(), who.join(", ")));
+            found.push(format!(
+                "plan {key} was applied {} times, by {}",
+                applies.len(),
+                who.join(", ")
+            ));
         }
     }
     for entry in entries {
         match entry.what.as_str() {
-            what::FORCED_EXIT => found.push(format!("the tool of {} got a second signal", entry.who)),
-            what::WRITE_REFUSED => found.push(format!("{} wrote a state without its lock", entry.who)),
+            what::FORCED_EXIT => {
+                found.push(format!("the tool of {} got a second signal", entry.who))
+            }
+            what::WRITE_REFUSED => {
+                found.push(format!("{} wrote a state without its lock", entry.who))
+            }
             what::UNLOCK_REFUSED => found.push(format!("{} removed a lock of another", entry.who)),
             what::UNLOCK if !by_holder(entry) && !gone(entry) => {
                 let holder = entry.text("holder").unwrap_or_default();
-                found.push(format!("the lock of {holder} was removed by force, by `{}`", entry.who));
+                found.push(format!(
+                    "the lock of {holder} was removed by force, by `{}`",
+                    entry.who
+                ));
             }
             what::APPLY if entry.text("plan_sha256").is_none() => {
                 found.push(format!("{} applied without a plan file", entry.who));
@@ -196,13 +226,19 @@ fn host(unlock: &Entry) -> &str {
 
 /// Whether the process whose lock was removed has done nothing since.
 pub fn is_silent(entries: &[Entry], unlock: &Entry) -> bool {
-    !entries.iter().skip_while(|entry| *entry != unlock).skip(1).any(|entry| entry.who == host(unlock))
+    !entries
+        .iter()
+        .skip_while(|entry| *entry != unlock)
+        .skip(1)
+        .any(|entry| entry.who == host(unlock))
 }
 
 /// Whether a test recorded the end of the lock holder's pod.
 fn is_gone(entries: &[Entry], unlock: &Entry) -> bool {
     let host = host(unlock);
-    entries.iter().any(|entry| entry.what == what::MARK && entry.who == BY_HAND && entry.text("gone") == Some(host))
+    entries.iter().any(|entry| {
+        entry.what == what::MARK && entry.who == BY_HAND && entry.text("gone") == Some(host)
+    })
 }
 
 fn by_holder(unlock: &Entry) -> bool {
@@ -239,8 +275,13 @@ mod tests {
     #[test]
     fn kinds_are_counted_by_script_and_command() {
         let ledger = Ledger::default();
-        let start =
-            |script: &str, command: &str| Entry::new("a", what::COMMAND_START, json!({"script": script, "command": command}));
+        let start = |script: &str, command: &str| {
+            Entry::new(
+                "a",
+                what::COMMAND_START,
+                json!({"script": script, "command": command}),
+            )
+        };
         let nth = [("x", "plan"), ("x", "apply"), ("y", "plan"), ("x", "plan")]
             .map(|(script, command)| ledger.append(start(script, command)).nth);
         assert_eq!(nth, [1, 1, 1, 2]);
@@ -248,17 +289,41 @@ mod tests {
 
     #[test]
     fn two_applies_of_one_plan_and_second_signals_are_found() {
-        assert_eq!(violations(&[apply("a", "1"), apply("b", "2")]), Vec::<String>::new());
-        assert_eq!(violations(&[apply("a", "1"), apply("b", "1")]), ["plan 1 was applied 2 times, by a, b"]);
-        assert_eq!(violations(&[Entry::new("a", what::FORCED_EXIT, Value::Null)]).len(), 1);
-        assert_eq!(violations(&[Entry::new("a", what::WRITE_REFUSED, Value::Null)]).len(), 1);
-        assert_eq!(violations(&[Entry::new("a", what::UNLOCK_REFUSED, Value::Null)]).len(), 1);
-        assert_eq!(violations(&[Entry::new("a", what::APPLY, Value::Null)]).len(), 1);
-        let unlock = |who: &str| violations(&[Entry::new(who, what::UNLOCK, json!({"holder": "root@a"}))]).len();
+        assert_eq!(
+            violations(&[apply("a", "1"), apply("b", "2")]),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            violations(&[apply("a", "1"), apply("b", "1")]),
+            ["plan 1 was applied 2 times, by a, b"]
+        );
+        assert_eq!(
+            violations(&[Entry::new("a", what::FORCED_EXIT, Value::Null)]).len(),
+            1
+        );
+        assert_eq!(
+            violations(&[Entry::new("a", what::WRITE_REFUSED, Value::Null)]).len(),
+            1
+        );
+        assert_eq!(
+            violations(&[Entry::new("a", what::UNLOCK_REFUSED, Value::Null)]).len(),
+            1
+        );
+        assert_eq!(
+            violations(&[Entry::new("a", what::APPLY, Value::Null)]).len(),
+            1
+        );
+        let unlock = |who: &str| {
+            violations(&[Entry::new(who, what::UNLOCK, json!({"holder": "root@a"}))]).len()
+        };
         assert_eq!(["a", BY_HAND, "b", ""].map(unlock), [0, 0, 1, 1]);
         // Where Pawl removes them too: locks of owners that never appear again.
         let of = |who: &str| {
-            let all = [apply("a", "1"), Entry::new("b", what::UNLOCK, json!({"holder": "root@a"})), apply(who, "2")];
+            let all = [
+                apply("a", "1"),
+                Entry::new("b", what::UNLOCK, json!({"holder": "root@a"})),
+                apply(who, "2"),
+            ];
             violations_where(&all, |unlock| is_silent(&all, unlock)).len()
         };
         assert_eq!((of("b"), of("a")), (0, 1));
@@ -266,11 +331,26 @@ mod tests {
 
     #[test]
     fn a_created_object_that_no_state_knows_is_forgotten() {
-        let created =
-            |id: &str| Entry::new("a", what::RESOURCE, json!({"address": "terraform_data.r", "action": "create", "id": id}));
+        let created = |id: &str| {
+            Entry::new(
+                "a",
+                what::RESOURCE,
+                json!({"address": "terraform_data.r", "action": "create", "id": id}),
+            )
+        };
         let state = json!({"resources": [{"instances": [{"attributes": {"id": "one"}}]}]});
-        assert_eq!(forgotten(&[created("one"), created("two")], &state), ["terraform_data.r [id=two]"]);
-        let gone = Entry::new("a", what::RESOURCE, json!({"action": "delete", "id": "two"}));
-        assert_eq!(forgotten(&[created("two"), gone], &state), Vec::<String>::new());
+        assert_eq!(
+            forgotten(&[created("one"), created("two")], &state),
+            ["terraform_data.r [id=two]"]
+        );
+        let gone = Entry::new(
+            "a",
+            what::RESOURCE,
+            json!({"action": "delete", "id": "two"}),
+        );
+        assert_eq!(
+            forgotten(&[created("two"), gone], &state),
+            Vec::<String>::new()
+        );
     }
 }

@@ -30,7 +30,15 @@ impl Default for LockInfo {
         let text = String::new;
         // The tools cannot parse a lock with an empty time.
         let created = "0001-01-01T00:00:00Z".to_owned();
-        Self { id: text(), operation: text(), info: text(), who: text(), version: text(), created, path: text() }
+        Self {
+            id: text(),
+            operation: text(),
+            info: text(),
+            who: text(),
+            version: text(),
+            created,
+            path: text(),
+        }
     }
 }
 

@@ -22,8 +22,12 @@ const TEMPLATES: [&str; 5] = [
     include_str!("../../../charts/pawl/templates/policies/status.yaml"),
 ];
 
-static POLICIES: LazyLock<Result<Vec<Policy>, String>> =
-    LazyLock::new(|| policies()?.iter().map(Policy::of).collect::<Result<Vec<_>, _>>());
+static POLICIES: LazyLock<Result<Vec<Policy>, String>> = LazyLock::new(|| {
+    policies()?
+        .iter()
+        .map(Policy::of)
+        .collect::<Result<Vec<_>, _>>()
+});
 
 /// The policies as the chart installs them with default values.
 ///
@@ -76,12 +80,20 @@ struct Rule {
 impl Rule {
     fn of(rule: &Validation) -> Result<Self, String> {
         // The API server's default for a policy without a reason.
-        let (code, reason) = if rule.reason.as_deref() == Some("Forbidden") { (403, "Forbidden") } else { (422, "Invalid") };
+        let (code, reason) = if rule.reason.as_deref() == Some("Forbidden") {
+            (403, "Forbidden")
+        } else {
+            (422, "Invalid")
+        };
         Ok(Self {
             expression: rule.expression.clone(),
             holds: compile(&rule.expression)?,
             message: rule.message.clone().unwrap_or_default(),
-            says: rule.message_expression.as_deref().map(compile).transpose()?,
+            says: rule
+                .message_expression
+                .as_deref()
+                .map(compile)
+                .transpose()?,
             code,
             reason,
         })
@@ -91,11 +103,22 @@ impl Rule {
 impl Policy {
     fn of(policy: &ValidatingAdmissionPolicy) -> Result<Self, String> {
         let spec = policy.spec.clone().unwrap_or_default();
-        let rules = spec.match_constraints.unwrap_or_default().resource_rules.unwrap_or_default();
+        let rules = spec
+            .match_constraints
+            .unwrap_or_default()
+            .resource_rules
+            .unwrap_or_default();
         let writes = rules.iter().flat_map(|rule| {
-            let (operations, resources) =
-                (rule.operations.clone().unwrap_or_default(), rule.resources.clone().unwrap_or_default());
-            operations.into_iter().flat_map(move |o| resources.clone().into_iter().map(move |resource| (o.clone(), resource)))
+            let (operations, resources) = (
+                rule.operations.clone().unwrap_or_default(),
+                rule.resources.clone().unwrap_or_default(),
+            );
+            operations.into_iter().flat_map(move |o| {
+                resources
+                    .clone()
+                    .into_iter()
+                    .map(move |resource| (o.clone(), resource))
+            })
         });
         let variable = |v: k8s_openapi::api::admissionregistration::v1::Variable| {
             Ok((format!("variables.{}", v.name), compile(&v.expression)?))
@@ -109,15 +132,29 @@ impl Policy {
                 .iter()
                 .map(|c| compile(&c.expression))
                 .collect::<Result<_, _>>()?,
-            variables: spec.variables.unwrap_or_default().into_iter().map(variable).collect::<Result<_, String>>()?,
-            rules: spec.validations.unwrap_or_default().iter().map(Rule::of).collect::<Result<_, _>>()?,
+            variables: spec
+                .variables
+                .unwrap_or_default()
+                .into_iter()
+                .map(variable)
+                .collect::<Result<_, String>>()?,
+            rules: spec
+                .validations
+                .unwrap_or_default()
+                .iter()
+                .map(Rule::of)
+                .collect::<Result<_, _>>()?,
         })
     }
 
     fn admit(&self, context: &Context) -> Result<(), Refusal> {
         let failed = |expression: &str, error: &str| {
             let text = format!("expression '{expression}' resulted in error: {error}");
-            Refusal { code: 422, reason: "Invalid", message: denied(&self.name, &text) }
+            Refusal {
+                code: 422,
+                reason: "Invalid",
+                message: denied(&self.name, &text),
+            }
         };
         for condition in &self.conditions {
             if !is_true(condition, context).map_err(|error| failed("a match condition", &error))? {
@@ -138,7 +175,11 @@ impl Policy {
                     Some(Ok(Found::String(text))) => text.to_string(),
                     _ => rule.message.clone(),
                 };
-                return Err(Refusal { code: rule.code, reason: rule.reason, message: denied(&self.name, &said) });
+                return Err(Refusal {
+                    code: rule.code,
+                    reason: rule.reason,
+                    message: denied(&self.name, &said),
+                });
             }
         }
         Ok(())
@@ -146,7 +187,9 @@ impl Policy {
 }
 
 fn denied(policy: &str, message: &str) -> String {
-    format!("is forbidden: ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}")
+    format!(
+        "is forbidden: ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}"
+    )
 }
 
 /// Admits a write of a run, or of its status with `status`. Without `old` it is a creation.
@@ -154,7 +197,12 @@ fn denied(policy: &str, message: &str) -> String {
 /// # Errors
 /// The refusal of the first policy that refuses it.
 pub fn admit(user: &User, old: Option<&Value>, new: &Value, status: bool) -> Result<(), Refusal> {
-    admit_write(user, if status { "terraformruns/status" } else { RUNS }, old, new)
+    admit_write(
+        user,
+        if status { "terraformruns/status" } else { RUNS },
+        old,
+        new,
+    )
 }
 
 /// Admits a write of a layer. Without `old` it is a creation. No policy checks its status.
@@ -165,12 +213,23 @@ pub fn admit_layer(user: &User, old: Option<&Value>, new: &Value) -> Result<(), 
     admit_write(user, LAYERS, old, new)
 }
 
-fn admit_write(user: &User, written: &str, old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
-    memo::answer(&("policies", user, written, old, new), || evaluated(user, written, old, new))
+fn admit_write(
+    user: &User,
+    written: &str,
+    old: Option<&Value>,
+    new: &Value,
+) -> Result<(), Refusal> {
+    memo::answer(&("policies", user, written, old, new), || {
+        evaluated(user, written, old, new)
+    })
 }
 
 fn evaluated(user: &User, written: &str, old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
-    let broken = |text: &String| Refusal { code: 500, reason: "InternalError", message: text.clone() };
+    let broken = |text: &String| Refusal {
+        code: 500,
+        reason: "InternalError",
+        message: text.clone(),
+    };
     let policies = POLICIES.as_ref().map_err(broken)?;
     let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
     let extra = user
@@ -181,22 +240,41 @@ fn evaluated(user: &User, written: &str, old: Option<&Value>, new: &Value) -> Re
     let request = json!({"operation": operation, "userInfo": {"username": user.name, "extra": extra},
         "resource": {"group": names::GROUP, "version": "v1alpha1", "resource": resource}, "subResource": subresource});
     let (none, nothing) = (Value::Null, Value::String(String::new()));
-    let mut context =
-        context(&[("object", new), ("oldObject", old.unwrap_or(&none)), ("request", &request), ("authorizer", &nothing)]);
+    let mut context = context(&[
+        ("object", new),
+        ("oldObject", old.unwrap_or(&none)),
+        ("request", &request),
+        ("authorizer", &nothing),
+    ]);
     authorize(&mut context, user);
-    let of_write = |policy: &&Policy| policy.writes.iter().any(|(o, r)| o == operation && r == written);
-    policies.iter().filter(of_write).try_for_each(|policy| policy.admit(&context))
+    let of_write = |policy: &&Policy| {
+        policy
+            .writes
+            .iter()
+            .any(|(o, r)| o == operation && r == written)
+    };
+    policies
+        .iter()
+        .filter(of_write)
+        .try_for_each(|policy| policy.admit(&context))
 }
 
 /// Defines the `authorizer`: each call appends to a path, and the last one looks it up in the user's permissions.
 fn authorize(context: &mut Context, user: &User) {
     for step in ["group", "resource", "namespace", "name"] {
-        let said = |This(path): This<Arc<String>>, part: Arc<String>| Arc::new(format!("{path}{part}/"));
+        let said =
+            |This(path): This<Arc<String>>, part: Arc<String>| Arc::new(format!("{path}{part}/"));
         drop(context.add_function(step, said));
     }
     let user = user.clone();
     let check = move |This(path): This<Arc<String>>, verb: Arc<String>| {
-        let known = ["pawl.run/terraformruns/", "pawl.run/terraformlayers/", "/serviceaccounts/", "/configmaps/", "/secrets/"];
+        let known = [
+            "pawl.run/terraformruns/",
+            "pawl.run/terraformlayers/",
+            "/serviceaccounts/",
+            "/configmaps/",
+            "/secrets/",
+        ];
         known.iter().any(|resource| path.starts_with(resource)) && user.may(&verb)
     };
     drop(context.add_function("check", check));
@@ -218,8 +296,17 @@ mod tests {
         for (policy, template) in policies.iter().zip(TEMPLATES) {
             // The rule in a `with` block is left out.
             let optional = template.matches("{{- with").count();
-            assert_eq!(policy.rules.len() + optional, template.matches("  - expression:").count(), "{}", policy.name);
-            assert!(policy.rules.len() > 1 && !policy.writes.is_empty(), "{}", policy.name);
+            assert_eq!(
+                policy.rules.len() + optional,
+                template.matches("  - expression:").count(),
+                "{}",
+                policy.name
+            );
+            assert!(
+                policy.rules.len() > 1 && !policy.writes.is_empty(),
+                "{}",
+                policy.name
+            );
         }
     }
 
@@ -231,7 +318,9 @@ mod tests {
     }
 
     fn said(answer: Result<(), Refusal>) -> String {
-        answer.err().map_or_else(String::new, |refusal| refusal.message)
+        answer
+            .err()
+            .map_or_else(String::new, |refusal| refusal.message)
     }
 
     #[test]
@@ -244,10 +333,16 @@ mod tests {
                 "approval": {"checksum": sum}});
             let mut new = old.clone();
             new["phase"] = "Apply".into();
-            new["claim"] = json!({"checksum": sum, "attempt": number, "podUID": "u1", "nonce": "x"});
+            new["claim"] =
+                json!({"checksum": sum, "attempt": number, "podUID": "u1", "nonce": "x"});
             let annotations = json!({"annotations": {names::APPROVE: sum}});
             let old = run(&annotations, spec, &old);
-            said(admit(&pod, Some(&old), &run(&annotations, spec, &new), true))
+            said(admit(
+                &pod,
+                Some(&old),
+                &run(&annotations, spec, &new),
+                true,
+            ))
         };
         let first = json!({"number": 1, "open": true, "podName": "a-1"});
         let restores = json!({"number": 2, "open": true, "podName": "a-1", "restores": 1});
@@ -260,33 +355,70 @@ mod tests {
     #[test]
     fn run_needs_its_creators_rights_to_what_it_uses() {
         let author = User::with("eva", &["create"]);
-        let create = |user: &User, spec: &Value| said(admit(user, None, &run(&json!({}), spec, &Value::Null), false));
-        let accounts = json!({"runner": {"serviceAccountName": "writer", "planServiceAccountName": "reader"}});
+        let create = |user: &User, spec: &Value| {
+            said(admit(
+                user,
+                None,
+                &run(&json!({}), spec, &Value::Null),
+                false,
+            ))
+        };
+        let accounts =
+            json!({"runner": {"serviceAccountName": "writer", "planServiceAccountName": "reader"}});
         assert_eq!(create(&author, &json!({})), "");
-        assert!(create(&author, &accounts).contains("naming the ServiceAccount writer or reader needs the verb use on it"));
-        assert_eq!(create(&User::with("eva", &["create", "use"]), &accounts), "");
+        assert!(
+            create(&author, &accounts)
+                .contains("naming the ServiceAccount writer or reader needs the verb use on it")
+        );
+        assert_eq!(
+            create(&User::with("eva", &["create", "use"]), &accounts),
+            ""
+        );
         for kind in ["configMap", "secret"] {
             let spec = json!({"outputs": {kind: {"name": "net"}}});
             assert_eq!(create(&author, &spec), "");
-            assert!(create(&User::with("max", &["use"]), &spec).contains("needs the verb create on it"));
+            assert!(
+                create(&User::with("max", &["use"]), &spec).contains("needs the verb create on it")
+            );
         }
         let annotate = |user: &User, key: &str, value: &str, status: &Value| {
             let old = run(&json!({}), &json!({}), status);
-            said(admit(user, Some(&old), &run(&json!({"annotations": {key: value}}), &json!({}), status), false))
+            said(admit(
+                user,
+                Some(&old),
+                &run(&json!({"annotations": {key: value}}), &json!({}), status),
+                false,
+            ))
         };
         let failed = json!({"phase": "Failed", "result": "Failed", "claim": {"attempt": 1}});
         let unclaimed = json!({"phase": "Failed", "result": "Failed"});
         assert_eq!(annotate(&author, names::RECOVER, "true", &failed), "");
         for (user, value, status, text) in [
             (&author, "yes", &failed, "is set to true, or not at all"),
-            (&User::with("max", &[]), "true", &failed, "needs the verb create"),
-            (&author, "true", &unclaimed, "a recovery needs a run that failed"),
+            (
+                &User::with("max", &[]),
+                "true",
+                &failed,
+                "needs the verb create",
+            ),
+            (
+                &author,
+                "true",
+                &unclaimed,
+                "a recovery needs a run that failed",
+            ),
         ] {
-            assert!(annotate(user, names::RECOVER, value, status).contains(text), "{text}");
+            assert!(
+                annotate(user, names::RECOVER, value, status).contains(text),
+                "{text}"
+            );
         }
         for key in [names::RERUN_OF, names::RECOVERY_OF] {
             assert!(annotate(&author, key, "b", &failed).contains("is written by the controller"));
-            assert_eq!(annotate(&User::with("c", &[names::VERB_CONTROL]), key, "b", &failed), "");
+            assert_eq!(
+                annotate(&User::with("c", &[names::VERB_CONTROL]), key, "b", &failed),
+                ""
+            );
         }
     }
 }

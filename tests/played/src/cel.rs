@@ -27,7 +27,8 @@ static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
 /// # Errors
 /// The expression and the parse error.
 pub fn compile(expression: &str) -> Result<Program, String> {
-    ENV.compile(expression).map_err(|error| format!("`{expression}`: {error}"))
+    ENV.compile(expression)
+        .map_err(|error| format!("`{expression}`: {error}"))
 }
 
 /// An evaluation context. The variables are borrowed.
@@ -65,7 +66,9 @@ fn val(json: &Value) -> Box<dyn Val + '_> {
         Value::Object(all) => {
             let members = all.iter().filter(|(_, value)| !value.is_null());
             Box::new(CelMap::from(
-                members.map(|(key, value)| (CelMapKey::from(key.as_str()), val(value))).collect::<HashMap<_, _>>(),
+                members
+                    .map(|(key, value)| (CelMapKey::from(key.as_str()), val(value)))
+                    .collect::<HashMap<_, _>>(),
             ))
         }
     }

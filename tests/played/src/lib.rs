@@ -42,19 +42,31 @@ pub struct User {
 impl User {
     /// A person or a controller with these verbs.
     pub fn with(name: &str, verbs: &[&'static str]) -> Self {
-        Self { name: name.to_owned(), verbs: verbs.iter().copied().collect(), pod: None }
+        Self {
+            name: name.to_owned(),
+            verbs: verbs.iter().copied().collect(),
+            pod: None,
+        }
     }
 
     /// A pod with the token of a ServiceAccount of its namespace.
     pub fn pod(namespace: &str, pod: &str, uid: &str) -> Self {
         let name = format!("system:serviceaccount:{namespace}:{pod}");
-        Self { name, verbs: BTreeSet::new(), pod: Some((pod.to_owned(), uid.to_owned())) }
+        Self {
+            name,
+            verbs: BTreeSet::new(),
+            pod: Some((pod.to_owned(), uid.to_owned())),
+        }
     }
 
     /// The writer in a trace.
     pub fn writer(&self) -> Writer {
         let (pod, pod_uid) = self.pod.clone().unwrap_or_default();
-        Writer { user: self.name.clone(), pod, pod_uid }
+        Writer {
+            user: self.name.clone(),
+            pod,
+            pod_uid,
+        }
     }
 
     /// Whether it holds a verb.
@@ -76,16 +88,28 @@ pub struct Refusal {
 impl Refusal {
     /// 404.
     pub fn not_found(what: &str) -> Self {
-        Self { code: 404, reason: "NotFound", message: format!("{what} not found") }
+        Self {
+            code: 404,
+            reason: "NotFound",
+            message: format!("{what} not found"),
+        }
     }
 
     /// 409 on a write.
     pub fn conflict(what: &str) -> Self {
-        Self { code: 409, reason: "Conflict", message: format!("the object has been modified; {what}") }
+        Self {
+            code: 409,
+            reason: "Conflict",
+            message: format!("the object has been modified; {what}"),
+        }
     }
 
     /// 422.
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self { code: 422, reason: "Invalid", message: message.into() }
+        Self {
+            code: 422,
+            reason: "Invalid",
+            message: message.into(),
+        }
     }
 }

@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 use cel::Program;
 use crds::{
-    ApprovalMode, FailureClass, Operation, Phase, RunResult, TerraformRunSpec, TerraformRunStatus, ToolName, crd::root_rules,
+    ApprovalMode, FailureClass, Operation, Phase, RunResult, TerraformRunSpec, TerraformRunStatus,
+    ToolName, crd::root_rules,
 };
 use serde_json::Value;
 
@@ -20,15 +21,16 @@ use super::{
 /// # Errors
 /// 422 for a value of a wrong type, or an unknown enum value.
 pub fn shape(run: &mut Value) -> Result<(), Refusal> {
-    let spec: TerraformRunSpec =
-        serde_json::from_value(run["spec"].take()).map_err(|error| Refusal::invalid(format!("spec: {error}")))?;
+    let spec: TerraformRunSpec = serde_json::from_value(run["spec"].take())
+        .map_err(|error| Refusal::invalid(format!("spec: {error}")))?;
     let unknown = spec.operation == Operation::Unknown
         || spec.approval.mode == ApprovalMode::Unknown
         || spec.tool.name == Some(ToolName::Unknown);
     if unknown {
         return Err(Refusal::invalid("spec: unsupported value"));
     }
-    run["spec"] = serde_json::to_value(spec).map_err(|error| Refusal::invalid(format!("spec: {error}")))?;
+    run["spec"] =
+        serde_json::to_value(spec).map_err(|error| Refusal::invalid(format!("spec: {error}")))?;
     shape_status(run)
 }
 
@@ -37,16 +39,22 @@ pub fn shape(run: &mut Value) -> Result<(), Refusal> {
 /// # Errors
 /// 422 for a value of a wrong type, or an unknown enum value.
 pub fn shape_status(run: &mut Value) -> Result<(), Refusal> {
-    let Some(status) = run.get_mut("status").filter(|status| !status.is_null()) else { return Ok(()) };
-    let typed: TerraformRunStatus =
-        serde_json::from_value(status.take()).map_err(|error| Refusal::invalid(format!("status: {error}")))?;
+    let Some(status) = run.get_mut("status").filter(|status| !status.is_null()) else {
+        return Ok(());
+    };
+    let typed: TerraformRunStatus = serde_json::from_value(status.take())
+        .map_err(|error| Refusal::invalid(format!("status: {error}")))?;
     let unknown = typed.phase == Some(Phase::Unknown)
         || typed.result == Some(RunResult::Unknown)
-        || typed.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Unknown);
+        || typed
+            .failure
+            .as_ref()
+            .is_some_and(|failure| failure.class == FailureClass::Unknown);
     if unknown {
         return Err(Refusal::invalid("status: unsupported value"));
     }
-    *status = serde_json::to_value(&typed).map_err(|error| Refusal::invalid(format!("status: {error}")))?;
+    *status = serde_json::to_value(&typed)
+        .map_err(|error| Refusal::invalid(format!("status: {error}")))?;
     Ok(())
 }
 
@@ -60,7 +68,11 @@ struct Rule {
 
 static RULES: LazyLock<Result<Vec<Rule>, String>> = LazyLock::new(|| {
     let rule = |rule: crds::crd::RootRule| {
-        Ok(Rule { holds: compile(&rule.rule)?, message: rule.message, looks_back: rule.rule.contains("oldSelf") })
+        Ok(Rule {
+            holds: compile(&rule.rule)?,
+            message: rule.message,
+            looks_back: rule.rule.contains("oldSelf"),
+        })
     };
     root_rules().into_iter().map(rule).collect()
 });
@@ -77,8 +89,13 @@ fn evaluated(old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
     let rules = RULES.as_ref().map_err(Refusal::invalid)?;
     let none = Value::Null;
     let context = context(&[("self", new), ("oldSelf", old.unwrap_or(&none))]);
-    for rule in rules.iter().filter(|rule| old.is_some() || !rule.looks_back) {
-        if !is_true(&rule.holds, &context).map_err(|error| Refusal::invalid(format!("{}: {error}", rule.message)))? {
+    for rule in rules
+        .iter()
+        .filter(|rule| old.is_some() || !rule.looks_back)
+    {
+        if !is_true(&rule.holds, &context)
+            .map_err(|error| Refusal::invalid(format!("{}: {error}", rule.message)))?
+        {
             return Err(Refusal::invalid(rule.message));
         }
     }

@@ -28,7 +28,11 @@ pub struct Key {
 
 impl Key {
     pub fn of(resource: &str, namespace: &str, name: &str) -> Self {
-        Self { resource: resource.into(), namespace: namespace.into(), name: name.into() }
+        Self {
+            resource: resource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 }
 
@@ -80,7 +84,9 @@ impl Store {
 
     /// Changes after a version.
     pub fn since(&self, version: u64) -> &[Change] {
-        let from = self.changes.partition_point(|change| change.version <= version);
+        let from = self
+            .changes
+            .partition_point(|change| change.version <= version);
         &self.changes[from..]
     }
 
@@ -89,17 +95,28 @@ impl Store {
     /// # Errors
     /// 404.
     pub fn get(&self, key: &Key) -> Answer {
-        self.objects.get(key).cloned().ok_or_else(|| Refusal::not_found(&format!("{} \"{}\"", key.resource, key.name)))
+        self.objects
+            .get(key)
+            .cloned()
+            .ok_or_else(|| Refusal::not_found(&format!("{} \"{}\"", key.resource, key.name)))
     }
 
     /// Objects of a resource with all these labels (`key=value`, separated by commas).
     pub fn list(&self, resource: &str, namespace: &str, selector: &str) -> Vec<Arc<Value>> {
         let matches = |object: &Value| {
             let pairs = selector.split(',').filter_map(|pair| pair.split_once('='));
-            pairs.into_iter().all(|(key, value)| object["metadata"]["labels"][key] == value)
+            pairs
+                .into_iter()
+                .all(|(key, value)| object["metadata"]["labels"][key] == value)
         };
-        let of_kind = self.objects.iter().filter(|(key, _)| key.resource == resource && key.namespace == namespace);
-        of_kind.filter(|(_, object)| matches(object)).map(|(_, object)| object.clone()).collect()
+        let of_kind = self
+            .objects
+            .iter()
+            .filter(|(key, _)| key.resource == resource && key.namespace == namespace);
+        of_kind
+            .filter(|(_, object)| matches(object))
+            .map(|(_, object)| object.clone())
+            .collect()
     }
 
     /// The chart's policies or their bindings, as in a list response.
@@ -123,10 +140,20 @@ impl Store {
         dry: bool,
         now: Timestamp,
     ) -> Answer {
-        let stem = object["metadata"]["generateName"].as_str().map(|stem| format!("{stem}{}", self.made));
-        let name = object["metadata"]["name"].as_str().map(str::to_owned).or(stem).unwrap_or_default();
+        let stem = object["metadata"]["generateName"]
+            .as_str()
+            .map(|stem| format!("{stem}{}", self.made));
+        let name = object["metadata"]["name"]
+            .as_str()
+            .map(str::to_owned)
+            .or(stem)
+            .unwrap_or_default();
         let key = Key::of(resource, namespace, &name);
-        let uid = format!("{:08x}-0000-4000-8000-{:012x}", self.made + 1, self.made + 1);
+        let uid = format!(
+            "{:08x}-0000-4000-8000-{:012x}",
+            self.made + 1,
+            self.made + 1
+        );
         merge(
             &mut object,
             &json!({"metadata": {"name": name, "namespace": namespace, "uid": uid, "generation": 1,
@@ -147,7 +174,11 @@ impl Store {
             object["status"] = json!({"phase": "Pending"});
         }
         if self.objects.contains_key(&key) {
-            return Err(Refusal { code: 409, reason: "AlreadyExists", message: format!("{resource} \"{name}\" already exists") });
+            return Err(Refusal {
+                code: 409,
+                reason: "AlreadyExists",
+                message: format!("{resource} \"{name}\" already exists"),
+            });
         }
         if dry {
             return Ok(Arc::new(object));
@@ -167,19 +198,29 @@ impl Store {
             Edit::Merge(patch) => merge(&mut new, patch),
             Edit::Json(operations) => {
                 // A test treats a missing member as null.
-                let operations: Vec<Value> = operations.iter().filter(|test| !is_absent(&old, test)).cloned().collect();
-                let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations)).map_err(|error| Refusal {
-                    code: 400,
-                    reason: "BadRequest",
-                    message: error.to_string(),
-                })?;
-                json_patch::patch(&mut new, &patch).map_err(|error| Refusal::invalid(error.to_string()))?;
+                let operations: Vec<Value> = operations
+                    .iter()
+                    .filter(|test| !is_absent(&old, test))
+                    .cloned()
+                    .collect();
+                let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations))
+                    .map_err(|error| Refusal {
+                        code: 400,
+                        reason: "BadRequest",
+                        message: error.to_string(),
+                    })?;
+                json_patch::patch(&mut new, &patch)
+                    .map_err(|error| Refusal::invalid(error.to_string()))?;
             }
             Edit::Replace(value) => new = value.clone(),
             Edit::Apply(value) => {
                 let (given, nothing) = (value["status"].as_object(), Map::new());
-                let owned = self.applied.entry((key.clone(), user.name.clone())).or_default();
-                for field in owned.difference(&given.unwrap_or(&nothing).keys().cloned().collect()) {
+                let owned = self
+                    .applied
+                    .entry((key.clone(), user.name.clone()))
+                    .or_default();
+                for field in owned.difference(&given.unwrap_or(&nothing).keys().cloned().collect())
+                {
                     new["status"][field] = Value::Null;
                 }
                 for (field, value) in given.unwrap_or(&nothing) {
@@ -200,16 +241,30 @@ impl Store {
         }
         let part = |object: &Value, field: &str| object.get(field).cloned();
         let mut whole = (*old).clone();
-        let Some(fields) = whole.as_object_mut() else { return Ok(old) };
+        let Some(fields) = whole.as_object_mut() else {
+            return Ok(old);
+        };
         // A status write changes only the status; other writes never change it.
-        let taken: &[&str] = if status { &["status"] } else { &["metadata", "spec", "data", "rules", "subjects"] };
+        let taken: &[&str] = if status {
+            &["status"]
+        } else {
+            &["metadata", "spec", "data", "rules", "subjects"]
+        };
         for field in taken {
             match part(&new, field) {
                 Some(value) => fields.insert((*field).into(), value),
                 None => fields.remove(*field),
             };
         }
-        for field in ["uid", "resourceVersion", "name", "namespace", "creationTimestamp", "deletionTimestamp", "generation"] {
+        for field in [
+            "uid",
+            "resourceVersion",
+            "name",
+            "namespace",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "generation",
+        ] {
             if let Some(value) = old["metadata"].get(field) {
                 whole["metadata"][field] = value.clone();
             }
@@ -226,48 +281,80 @@ impl Store {
             self.admit(user, Some(&old), &whole, status)?;
         }
         if key.resource == LAYERS && whole["spec"] != old["spec"] {
-            whole["metadata"]["generation"] = json!(old["metadata"]["generation"].as_u64().unwrap_or(0) + 1);
+            whole["metadata"]["generation"] =
+                json!(old["metadata"]["generation"].as_u64().unwrap_or(0) + 1);
         }
         if key.resource == LAYERS && !status && !self.lacks_policies {
             admission::admit_layer(user, Some(&old), &whole)?;
         }
-        let count = |object: &Value| object["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
+        let count = |object: &Value| {
+            object["metadata"]["finalizers"]
+                .as_array()
+                .map_or(0, Vec::len)
+        };
         let leaving = is_leaving(&whole);
         if leaving && count(&whole) > count(&old) {
-            return Err(Refusal::invalid("no new finalizers can be added if the object is being deleted"));
+            return Err(Refusal::invalid(
+                "no new finalizers can be added if the object is being deleted",
+            ));
         }
         if dry || whole == *old {
             return Ok(if dry { Arc::new(whole) } else { old });
         }
         let let_go = count(&old) > 0 && count(&whole) == 0 && leaving;
         // A pod stays until its node has confirmed its end.
-        if let_go && (key.resource != PODS || whole["metadata"]["deletionGracePeriodSeconds"] == 0) {
+        if let_go && (key.resource != PODS || whole["metadata"]["deletionGracePeriodSeconds"] == 0)
+        {
             return Ok(self.remove(key, whole));
         }
         Ok(self.put(key.clone(), whole, status.then(|| user.writer())))
     }
 
-    fn admit(&self, user: &User, old: Option<&Value>, new: &Value, status: bool) -> Result<(), Refusal> {
-        if self.lacks_policies { Ok(()) } else { admission::admit(user, old, new, status) }
+    fn admit(
+        &self,
+        user: &User,
+        old: Option<&Value>,
+        new: &Value,
+        status: bool,
+    ) -> Result<(), Refusal> {
+        if self.lacks_policies {
+            Ok(())
+        } else {
+            admission::admit(user, old, new, status)
+        }
     }
 
     /// Deletes an object. Only marks it if it has finalizers, or if it is a pod on a node with `grace` seconds.
     ///
     /// # Errors
     /// 404; 409 if its UID or version is not the `wanted` one.
-    pub fn delete(&mut self, key: &Key, wanted: &Value, grace: Option<u64>, now: Timestamp) -> Answer {
+    pub fn delete(
+        &mut self,
+        key: &Key,
+        wanted: &Value,
+        grace: Option<u64>,
+        now: Timestamp,
+    ) -> Answer {
         let old = self.get(key)?;
         for field in ["uid", "resourceVersion"] {
             if wanted[field].is_string() && wanted[field] != old["metadata"][field] {
                 return Err(Refusal::conflict(&format!("{field} is another")));
             }
         }
-        let held = old["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        let held = old["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty());
         let placed = key.resource == PODS && !old["spec"]["nodeName"].is_null();
-        let ended = ["Succeeded", "Failed"].iter().any(|phase| old["status"]["phase"] == *phase);
+        let ended = ["Succeeded", "Failed"]
+            .iter()
+            .any(|phase| old["status"]["phase"] == *phase);
         let before = old["metadata"]["deletionGracePeriodSeconds"].as_u64();
         // Of a pod that is being deleted, even if it has ended, only a shorter period than the present one counts.
-        let grace = if placed && (!ended || before.is_some()) { grace.unwrap_or(0) } else { 0 };
+        let grace = if placed && (!ended || before.is_some()) {
+            grace.unwrap_or(0)
+        } else {
+            0
+        };
         // The watch shows first a pod with a grace of 0, then its deletion.
         if !held && grace == 0 && key.resource != PODS {
             return Ok(self.remove(key, (*old).clone()));
@@ -281,7 +368,11 @@ impl Store {
         }
         new["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
         let marked = self.put(key.clone(), new, None);
-        Ok(if held || grace > 0 { marked } else { self.remove(key, (*marked).clone()) })
+        Ok(if held || grace > 0 {
+            marked
+        } else {
+            self.remove(key, (*marked).clone())
+        })
     }
 
     /// A kubelet's write to a pod. Ignored if the pod is gone or another pod has its name.
@@ -292,7 +383,9 @@ impl Store {
         }
         let mut new = (*old).clone();
         merge(&mut new, patch);
-        let held = new["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        let held = new["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty());
         if new["metadata"]["deletionGracePeriodSeconds"] == 0 && !held {
             self.remove(key, new);
         } else if new != *old {
@@ -305,7 +398,13 @@ impl Store {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = Arc::new(object);
         self.objects.insert(key.clone(), object.clone());
-        self.changes.push(Change { version: self.version, key, object: object.clone(), deleted: false, by });
+        self.changes.push(Change {
+            version: self.version,
+            key,
+            object: object.clone(),
+            deleted: false,
+            by,
+        });
         object
     }
 
@@ -314,19 +413,30 @@ impl Store {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = Arc::new(object);
         self.objects.remove(key);
-        self.changes.push(Change { version: self.version, key: key.clone(), object: object.clone(), deleted: true, by: None });
+        self.changes.push(Change {
+            version: self.version,
+            key: key.clone(),
+            object: object.clone(),
+            deleted: true,
+            by: None,
+        });
         object
     }
 }
 
 /// A text in an object, by JSON pointer; empty if it is missing.
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    object
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 /// A label of an object; empty if it is missing.
 pub fn label<'a>(object: &'a Value, name: &str) -> &'a str {
-    object["metadata"]["labels"][name].as_str().unwrap_or_default()
+    object["metadata"]["labels"][name]
+        .as_str()
+        .unwrap_or_default()
 }
 
 /// Whether an object is marked for deletion.

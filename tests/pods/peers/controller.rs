@@ -19,8 +19,14 @@ use crate::{
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
-        Test::new("peers::tofu_531_apply_goes_on_without_a_controller", without_controller),
-        Test::new("peers::burrito_run_without_its_lease_does_not_begin", lock_bypass),
+        Test::new(
+            "peers::tofu_531_apply_goes_on_without_a_controller",
+            without_controller,
+        ),
+        Test::new(
+            "peers::burrito_run_without_its_lease_does_not_begin",
+            lock_bypass,
+        ),
     ]
 }
 
@@ -29,20 +35,41 @@ const CONTROLLER: &str = "deployment/pawl-controller";
 /// A run's pod and the tool process that applies in it. A restart would change both.
 async fn tool_of(scene: &Scene, run: &str) -> Result<(String, i32)> {
     let pod = scene.pod(run).await?;
-    let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    ensure!(containers.into_iter().flatten().all(|container| container.restart_count == 0), "a container was started again");
-    let tool = Scene::processes(&pod)?.into_iter().find(|(_, line)| line.contains(" apply ") && !line.contains("runner-agent"));
-    Ok((pod.uid().context("a pod without UID")?, tool.with_context(|| format!("no tool applies in {}", pod.name_any()))?.0))
+    let containers = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_ref());
+    ensure!(
+        containers
+            .into_iter()
+            .flatten()
+            .all(|container| container.restart_count == 0),
+        "a container was started again"
+    );
+    let tool = Scene::processes(&pod)?
+        .into_iter()
+        .find(|(_, line)| line.contains(" apply ") && !line.contains("runner-agent"));
+    Ok((
+        pod.uid().context("a pod without UID")?,
+        tool.with_context(|| format!("no tool applies in {}", pod.name_any()))?
+            .0,
+    ))
 }
 
 async fn kill_controller(scene: &Scene) -> Result<()> {
-    ensure!(scene.crash(OF_CONTROLLER).await? > 0, "no controller was killed");
+    ensure!(
+        scene.crash(OF_CONTROLLER).await? > 0,
+        "no controller was killed"
+    );
     Ok(())
 }
 
 /// Stops the controller and waits until it is gone.
 async fn controller_away(scene: &Scene) -> Result<()> {
-    scene.suite.cluster.kubectl(&["-n", SYSTEM, "scale", CONTROLLER, "--replicas=0"])?;
+    scene
+        .suite
+        .cluster
+        .kubectl(&["-n", SYSTEM, "scale", CONTROLLER, "--replicas=0"])?;
     no_pods(scene, OF_CONTROLLER).await
 }
 
@@ -58,7 +85,9 @@ fn controller_back(scene: &Scene) -> Result<()> {
 async fn without_controller(scene: Scene) -> Result<()> {
     let mut before = Vec::new();
     for name in ["ends", "outlives"] {
-        scene.scripted(name, json!({"resources": gated(3)}), automatic()).await?;
+        scene
+            .scripted(name, json!({"resources": gated(3)}), automatic())
+            .await?;
     }
     for name in ["ends", "outlives"] {
         until_created(&scene, name, 1).await?;
@@ -67,23 +96,43 @@ async fn without_controller(scene: Scene) -> Result<()> {
     kill_controller(&scene).await?;
     let away = async {
         controller_away(&scene).await?;
-        ensure!(tool_of(&scene, "ends").await? == before[0], "the end of the controller was the end of its runner");
+        ensure!(
+            tool_of(&scene, "ends").await? == before[0],
+            "the end of the controller was the end of its runner"
+        );
         scene.open("ends").await?;
         let status = scene.ends("ends", RunResult::Applied).await?;
-        ensure!(status.attempt.is_some_and(|attempt| attempt.open), "somebody else closed the attempt");
+        ensure!(
+            status.attempt.is_some_and(|attempt| attempt.open),
+            "somebody else closed the attempt"
+        );
         Ok(())
     }
     .await;
     controller_back(&scene)?;
     away?;
     scene.closed("ends").await?;
-    ensure!(tool_of(&scene, "outlives").await? == before[1], "the controller that came back began something anew");
+    ensure!(
+        tool_of(&scene, "outlives").await? == before[1],
+        "the controller that came back began something anew"
+    );
     scene.open("outlives").await?;
-    scene.ends_within("outlives", RunResult::Applied, LATER).await?;
+    scene
+        .ends_within("outlives", RunResult::Applied, LATER)
+        .await?;
     for name in ["ends", "outlives"] {
-        ensure!(created(&scene, name) == 3 && scene.starts(name, "apply") == 1, "{name}");
-        ensure!(ledger::select(&scene.ledger(name), what::SIGNAL, None).is_empty(), "the tool of {name} was asked to stop");
-        ensure!(scene.pod_names(name).await?.len() == 1, "{name} had another pod");
+        ensure!(
+            created(&scene, name) == 3 && scene.starts(name, "apply") == 1,
+            "{name}"
+        );
+        ensure!(
+            ledger::select(&scene.ledger(name), what::SIGNAL, None).is_empty(),
+            "the tool of {name} was asked to stop"
+        );
+        ensure!(
+            scene.pod_names(name).await?.len() == 1,
+            "{name} had another pod"
+        );
     }
     Ok(())
 }
@@ -92,14 +141,20 @@ async fn without_controller(scene: Scene) -> Result<()> {
 async fn forbid_leases(scene: &Scene) -> Result<()> {
     let quotas: Api<ResourceQuota> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
     let quota = json!({"metadata": {"name": "no-more-leases"}, "spec": {"hard": {"count/leases.coordination.k8s.io": "0"}}});
-    quotas.create(&PostParams::default(), &serde_json::from_value(quota)?).await?;
+    quotas
+        .create(&PostParams::default(), &serde_json::from_value(quota)?)
+        .await?;
     // The quota takes effect a moment later. Waits until a probe is refused.
     let leases: Api<Lease> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
-    let probe: Lease = serde_json::from_value(json!({"metadata": {"name": format!("probe-{}", scene.namespace)}}))?;
+    let probe: Lease = serde_json::from_value(
+        json!({"metadata": {"name": format!("probe-{}", scene.namespace)}}),
+    )?;
     let look = async || {
         let refused = leases.create(&PostParams::default(), &probe).await.is_err();
         if !refused {
-            leases.delete(&probe.name_any(), &DeleteParams::default()).await?;
+            leases
+                .delete(&probe.name_any(), &DeleteParams::default())
+                .await?;
         }
         Ok(refused)
     };
@@ -108,7 +163,9 @@ async fn forbid_leases(scene: &Scene) -> Result<()> {
 
 async fn allow_leases(scene: &Scene) -> Result<()> {
     let quotas: Api<ResourceQuota> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
-    quotas.delete("no-more-leases", &DeleteParams::default()).await?;
+    quotas
+        .delete("no-more-leases", &DeleteParams::default())
+        .await?;
     Ok(())
 }
 
@@ -125,18 +182,33 @@ async fn lock_bypass(scene: Scene) -> Result<()> {
     result?;
     for name in ["asks-nobody", "approved"] {
         scene.ends_within(name, RunResult::Applied, LATER).await?;
-        ensure!(scene.starts(name, "apply") == 1 && scene.pod_names(name).await?.len() == 1, "{name}");
+        ensure!(
+            scene.starts(name, "apply") == 1 && scene.pod_names(name).await?.len() == 1,
+            "{name}"
+        );
     }
     Ok(())
 }
 
 async fn refused_leases(scene: &Scene) -> Result<()> {
     let refused = |s: &TerraformRunStatus| said(s, conditions::STATE_LEASED, reason::LEASE_REFUSED);
-    scene.scripted("asks-nobody", json!({}), automatic()).await?;
-    scene.scripted("approved", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
-    scene.until("asks-nobody", "without its lease", SOON, refused).await?;
+    scene
+        .scripted("asks-nobody", json!({}), automatic())
+        .await?;
+    scene
+        .scripted(
+            "approved",
+            json!({}),
+            json!({"approval": {"holdFor": "1h"}}),
+        )
+        .await?;
+    scene
+        .until("asks-nobody", "without its lease", SOON, refused)
+        .await?;
     scene.approve("approved").await?;
-    scene.until("approved", "without its lease", SOON, refused).await?;
+    scene
+        .until("approved", "without its lease", SOON, refused)
+        .await?;
     for round in 0..3 {
         if round > 0 {
             // A new controller without memory of the refusals.
@@ -145,15 +217,38 @@ async fn refused_leases(scene: &Scene) -> Result<()> {
         }
         // A run without a lease, which begins after the others were reconciled.
         let name = format!("plan-{round}");
-        scene.scripted(&name, json!({}), json!({"operation": "Plan"})).await?;
+        scene
+            .scripted(&name, json!({}), json!({"operation": "Plan"}))
+            .await?;
         scene.ends_within(&name, RunResult::Planned, LATER).await?;
-        let (waits, held) = (scene.status("asks-nobody").await?, scene.status("approved").await?);
-        ensure!(waits.attempt.is_none() && waits.lease.is_none() && waits.claim.is_none(), "{waits:?}");
-        ensure!(waits.phase == Some(Phase::Pending) && scene.pod_names("asks-nobody").await?.is_empty(), "{waits:?}");
-        holds(waits.message.as_deref().unwrap_or_default(), "may not take the lease on the state")?;
-        ensure!(held.lease.is_none() && held.claim.is_none() && held.approval.is_some(), "{held:?}");
-        ensure!(held.phase == Some(Phase::AwaitingApproval) && scene.starts("approved", "apply") == 0, "{held:?}");
-        ensure!(held.attempt.is_some_and(|attempt| attempt.number == 1 && attempt.tries == 1));
+        let (waits, held) = (
+            scene.status("asks-nobody").await?,
+            scene.status("approved").await?,
+        );
+        ensure!(
+            waits.attempt.is_none() && waits.lease.is_none() && waits.claim.is_none(),
+            "{waits:?}"
+        );
+        ensure!(
+            waits.phase == Some(Phase::Pending) && scene.pod_names("asks-nobody").await?.is_empty(),
+            "{waits:?}"
+        );
+        holds(
+            waits.message.as_deref().unwrap_or_default(),
+            "may not take the lease on the state",
+        )?;
+        ensure!(
+            held.lease.is_none() && held.claim.is_none() && held.approval.is_some(),
+            "{held:?}"
+        );
+        ensure!(
+            held.phase == Some(Phase::AwaitingApproval) && scene.starts("approved", "apply") == 0,
+            "{held:?}"
+        );
+        ensure!(
+            held.attempt
+                .is_some_and(|attempt| attempt.number == 1 && attempt.tries == 1)
+        );
     }
     Ok(())
 }

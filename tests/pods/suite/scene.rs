@@ -30,9 +30,11 @@ use super::{LATER, SOON, Suite, stderr, with};
 /// Whether an entry belongs to a test: its scripts and states have its namespace as prefix.
 pub(super) fn belongs(entry: &Entry, namespace: &str) -> bool {
     let prefix = format!("{namespace}/");
-    ["script", "path", "state"]
-        .iter()
-        .any(|key| entry.text(key).is_some_and(|text| text.trim_start_matches('/').starts_with(&prefix)))
+    ["script", "path", "state"].iter().any(|key| {
+        entry
+            .text(key)
+            .is_some_and(|text| text.trim_start_matches('/').starts_with(&prefix))
+    })
 }
 
 /// A namespace and helpers for tests in it.
@@ -68,20 +70,33 @@ impl Scene {
     }
 
     fn keys(&self, create: &[&str], texts: &[(&str, &str)]) -> Result<()> {
-        let literals: Vec<_> = texts.iter().map(|(key, text)| format!("--from-literal={key}={text}")).collect();
-        let args: Vec<_> = create.iter().copied().chain(literals.iter().map(String::as_str)).collect();
+        let literals: Vec<_> = texts
+            .iter()
+            .map(|(key, text)| format!("--from-literal={key}={text}"))
+            .collect();
+        let args: Vec<_> = create
+            .iter()
+            .copied()
+            .chain(literals.iter().map(String::as_str))
+            .collect();
         self.kubectl(&args).map(drop)
     }
 
     /// Reads from the datastore's read API, by path below the namespace. Retries, because on a busy machine its readiness probe may be
     /// late, so that the API server has no endpoint for a moment.
     pub(crate) fn read(&self, path: &str) -> Result<String> {
-        let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/{path}", self.namespace);
+        let path = format!(
+            "/apis/read.pawl.run/v1alpha1/namespaces/{}/{path}",
+            self.namespace
+        );
         let started = Instant::now();
         loop {
             let read = self.kubectl(&["get", "--raw", &path]);
             match read {
-                Err(error) if format!("{error:#}").contains("ServiceUnavailable") && started.elapsed() < SOON => {
+                Err(error)
+                    if format!("{error:#}").contains("ServiceUnavailable")
+                        && started.elapsed() < SOON =>
+                {
                     std::thread::sleep(Duration::from_millis(500));
                 }
                 read => return read,
@@ -101,7 +116,10 @@ impl Scene {
 
     /// The state of a stack on the state server.
     pub(crate) fn state(&self, stack: &str) -> Result<Value> {
-        self.suite.state.current(&self.path(stack)).context("no state was written")
+        self.suite
+            .state
+            .current(&self.path(stack))
+            .context("no state was written")
     }
 
     /// The lock of that state.
@@ -112,33 +130,52 @@ impl Scene {
     /// Fails unless the state has all objects that the tool created, and no lock.
     pub(crate) fn saved(&self, stack: &str) -> Result<()> {
         let forgotten = ledger::forgotten(&self.ledger(stack), &self.state(stack)?);
-        ensure!(forgotten.is_empty(), "objects that the state does not have: {forgotten:?}");
+        ensure!(
+            forgotten.is_empty(),
+            "objects that the state does not have: {forgotten:?}"
+        );
         ensure!(self.lock(stack).is_none(), "the lock is still held");
         Ok(())
     }
 
     /// Creates a run; `spec` is merged over the tests' default, a state in the state server.
     pub(crate) async fn create(&self, name: &str, spec: Value) -> Result<TerraformRun> {
-        self.create_bare(name, with(json!({"backend": self.backend(name)}), spec)).await
+        self.create_bare(name, with(json!({"backend": self.backend(name)}), spec))
+            .await
     }
 
     /// Creates a run without that default.
     pub(crate) async fn create_bare(&self, name: &str, spec: Value) -> Result<TerraformRun> {
         let run = json!({"metadata": {"name": name}, "spec": spec});
-        objects::create(&self.runs(), run).await.with_context(|| format!("cannot create the run {name}"))
+        objects::create(&self.runs(), run)
+            .await
+            .with_context(|| format!("cannot create the run {name}"))
     }
 
     /// A script for the scripted tool, with its name and the suite's ledger.
     pub(crate) fn script(&self, name: &str, script: Value) -> Value {
-        with(json!({"name": self.path(name), "ledger": self.suite.state.ledger_url()}), script)
+        with(
+            json!({"name": self.path(name), "ledger": self.suite.state.ledger_url()}),
+            script,
+        )
     }
 
     /// Creates a run of the scripted tool. `script` defines its behaviour; its ledger is the suite's.
-    pub(crate) async fn scripted(&self, name: &str, script: Value, spec: Value) -> Result<TerraformRun> {
+    pub(crate) async fn scripted(
+        &self,
+        name: &str,
+        script: Value,
+        spec: Value,
+    ) -> Result<TerraformRun> {
         let script = self.script(name, script);
-        let declared =
-            spec["variables"].as_array().into_iter().flatten().map(|variable| format!("variable {} {{}}\n", variable["name"]));
-        let main = declared.fold("# played by a script\n".to_owned(), |main, variable| main + &variable);
+        let declared = spec["variables"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|variable| format!("variable {} {{}}\n", variable["name"]));
+        let main = declared.fold("# played by a script\n".to_owned(), |main, variable| {
+            main + &variable
+        });
         let files = json!({"main.tf": main, "pawl-script.json": script.to_string()});
         let whole = json!({"source": {"inline": {"files": files}}, "tool": {"name": "OpenTofu", "version": "0.0.1"}});
         self.create(name, with(whole, spec)).await
@@ -146,13 +183,15 @@ impl Scene {
 
     /// Creates a run of real OpenTofu with one file.
     pub(crate) async fn real(&self, name: &str, main: &str, spec: Value) -> Result<TerraformRun> {
-        let whole =
-            json!({"source": {"inline": {"files": {"main.tf": main}}}, "tool": {"name": "OpenTofu", "version": "1.10.6"}});
+        let whole = json!({"source": {"inline": {"files": {"main.tf": main}}}, "tool": {"name": "OpenTofu", "version": "1.10.6"}});
         self.create(name, with(whole, spec)).await
     }
 
     pub(crate) async fn get(&self, name: &str) -> Result<TerraformRun> {
-        self.runs().get(name).await.with_context(|| format!("cannot read the run {name}"))
+        self.runs()
+            .get(name)
+            .await
+            .with_context(|| format!("cannot read the run {name}"))
     }
 
     pub(crate) async fn status(&self, name: &str) -> Result<TerraformRunStatus> {
@@ -169,7 +208,10 @@ impl Scene {
     ) -> Result<TerraformRunStatus> {
         let look = async || {
             let status = self.status(name).await?;
-            let text = format!("{:?} {:?}: {:?}", status.phase, status.result, status.message);
+            let text = format!(
+                "{:?} {:?}: {:?}",
+                status.phase, status.result, status.message
+            );
             Ok(if done(&status) { Ok(status) } else { Err(text) })
         };
         wait::until(format!("{name} is {what}"), within, look).await
@@ -200,21 +242,39 @@ impl Scene {
         self.kubectl(&["logs", &pod])
     }
 
-    pub(crate) async fn ends_within(&self, name: &str, result: RunResult, within: Duration) -> Result<TerraformRunStatus> {
-        let status = self.until(name, "at its end", within, TerraformRunStatus::is_terminal).await?;
-        ensure!(status.result == Some(result), "{name} ended {:?} in place of {result}: {:?}", status.result, status.failure);
-        ensure!(crds::status_limit::size(&status) <= crds::status_limit::MAX_STATUS_BYTES, "the status of {name} is too large");
+    pub(crate) async fn ends_within(
+        &self,
+        name: &str,
+        result: RunResult,
+        within: Duration,
+    ) -> Result<TerraformRunStatus> {
+        let status = self
+            .until(name, "at its end", within, TerraformRunStatus::is_terminal)
+            .await?;
+        ensure!(
+            status.result == Some(result),
+            "{name} ended {:?} in place of {result}: {:?}",
+            status.result,
+            status.failure
+        );
+        ensure!(
+            crds::status_limit::size(&status) <= crds::status_limit::MAX_STATUS_BYTES,
+            "the status of {name} is too large"
+        );
         Ok(status)
     }
 
     /// Waits for the end, whatever the result.
     pub(crate) async fn ended(&self, name: &str) -> Result<TerraformRunStatus> {
-        self.until(name, "ended", LATER, TerraformRunStatus::is_terminal).await
+        self.until(name, "ended", LATER, TerraformRunStatus::is_terminal)
+            .await
     }
 
     /// Like [`Self::ended`], until the attempt is closed: no process of the run works, and only the controller writes its fields.
     pub(crate) async fn closed(&self, name: &str) -> Result<TerraformRunStatus> {
-        let closed = |s: &TerraformRunStatus| s.is_terminal() && s.attempt.as_ref().is_some_and(|attempt| !attempt.open);
+        let closed = |s: &TerraformRunStatus| {
+            s.is_terminal() && s.attempt.as_ref().is_some_and(|attempt| !attempt.open)
+        };
         self.until(name, "closed", LATER, closed).await
     }
 
@@ -226,13 +286,24 @@ impl Scene {
 
     /// The name of the run that answers such a request.
     pub(crate) async fn rerun_of(&self, name: &str) -> Result<String> {
-        self.until(name, "answered", SOON, |s| s.rerun.is_some()).await?.rerun.context("no rerun")
+        self.until(name, "answered", SOON, |s| s.rerun.is_some())
+            .await?
+            .rerun
+            .context("no rerun")
     }
 
     /// Deletes the newest pod of a run at once, like one of a node that is gone.
     pub(crate) async fn delete_by_force(&self, name: &str) -> Result<()> {
         let pod = self.pod(name).await?.name_any();
-        self.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"]).map(drop)
+        self.kubectl(&[
+            "delete",
+            "pod",
+            &pod,
+            "--force",
+            "--grace-period=0",
+            "--wait=false",
+        ])
+        .map(drop)
     }
 
     /// Waits for the end and checks class and reason of the failure.
@@ -244,7 +315,10 @@ impl Scene {
         within: Duration,
     ) -> Result<TerraformRunStatus> {
         let status = self.ends_within(name, RunResult::Failed, within).await?;
-        let failure = status.failure.as_ref().with_context(|| format!("{name} failed without a failure"))?;
+        let failure = status
+            .failure
+            .as_ref()
+            .with_context(|| format!("{name} failed without a failure"))?;
         ensure!(
             failure.class == class && failure.reason == reason,
             "{name} failed with {failure:?} in place of {class:?}/{reason}"
@@ -259,7 +333,8 @@ impl Scene {
     /// Runs the command that `describe` prints, as a user who pastes it.
     pub(crate) async fn approve(&self, name: &str) -> Result<()> {
         let status = self.phase(name, Phase::AwaitingApproval).await?;
-        self.paste(&status.next_step.context("no next step")?).map(drop)
+        self.paste(&status.next_step.context("no next step")?)
+            .map(drop)
     }
 
     /// Approves, and waits until it is applied.
@@ -271,14 +346,23 @@ impl Scene {
     /// Runs a command that must succeed; returns its output.
     pub(crate) fn paste(&self, line: &str) -> Result<String> {
         let output = self.suite.cluster.shell(line)?;
-        ensure!(output.status.success(), "{line}\n{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+        ensure!(
+            output.status.success(),
+            "{line}\n{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            stderr(&output)
+        );
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Runs a command that must be refused; returns its error.
     pub(crate) fn refused(&self, line: &str) -> Result<String> {
         let output = self.suite.cluster.shell(line)?;
-        ensure!(!output.status.success(), "it was let through: {line}\n{}", String::from_utf8_lossy(&output.stdout));
+        ensure!(
+            !output.status.success(),
+            "it was let through: {line}\n{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
         Ok(stderr(&output))
     }
 
@@ -288,41 +372,76 @@ impl Scene {
         format!("echo '{body}' | kubectl create --raw '{base}/{path}' -f -")
     }
 
-    pub(crate) async fn annotate(&self, name: &str, annotations: &[(&str, Option<&str>)]) -> Result<TerraformRun> {
+    pub(crate) async fn annotate(
+        &self,
+        name: &str,
+        annotations: &[(&str, Option<&str>)],
+    ) -> Result<TerraformRun> {
         let map: BTreeMap<_, _> = annotations.iter().copied().collect();
         let patch = Patch::Merge(json!({"metadata": {"annotations": map}}));
-        Ok(self.runs().patch(name, &PatchParams::default(), &patch).await?)
+        Ok(self
+            .runs()
+            .patch(name, &PatchParams::default(), &patch)
+            .await?)
     }
 
     /// Ledger entries of a run's script and state.
     pub(crate) fn ledger(&self, name: &str) -> Vec<Entry> {
         let of = self.path(name);
         let is = |entry: &Entry| {
-            ["script", "path", "state"].iter().any(|key| entry.text(key).is_some_and(|t| t.trim_start_matches('/') == of))
+            ["script", "path", "state"].iter().any(|key| {
+                entry
+                    .text(key)
+                    .is_some_and(|t| t.trim_start_matches('/') == of)
+            })
         };
         self.suite.state.ledger().into_iter().filter(is).collect()
     }
 
     /// How often a command of the scripted tool was started.
     pub(crate) fn starts(&self, name: &str, command: &str) -> usize {
-        ledger::select(&self.ledger(name), ledger::what::COMMAND_START, Some(command)).len()
+        ledger::select(
+            &self.ledger(name),
+            ledger::what::COMMAND_START,
+            Some(command),
+        )
+        .len()
     }
 
-    pub(crate) async fn until_ledger(&self, name: &str, what: &str, command: Option<&str>) -> Result<()> {
+    pub(crate) async fn until_ledger(
+        &self,
+        name: &str,
+        what: &str,
+        command: Option<&str>,
+    ) -> Result<()> {
         let look = async || Ok(!ledger::select(&self.ledger(name), what, command).is_empty());
-        wait::until(format!("the ledger of {name} has a {what} of {command:?}"), SOON, look).await
+        wait::until(
+            format!("the ledger of {name} has a {what} of {command:?}"),
+            SOON,
+            look,
+        )
+        .await
     }
 
     /// The newest pod of a run.
     pub(crate) async fn pod(&self, name: &str) -> Result<Pod> {
-        let pods = self.pods().list(&ListParams::default().labels(&format!("{}={name}", names::LABEL_RUN))).await?;
-        let newest =
-            pods.items.into_iter().max_by_key(|p| p.labels().get(names::LABEL_ATTEMPT).and_then(|n| n.parse::<u32>().ok()));
+        let pods = self
+            .pods()
+            .list(&ListParams::default().labels(&format!("{}={name}", names::LABEL_RUN)))
+            .await?;
+        let newest = pods.items.into_iter().max_by_key(|p| {
+            p.labels()
+                .get(names::LABEL_ATTEMPT)
+                .and_then(|n| n.parse::<u32>().ok())
+        });
         newest.with_context(|| format!("{name} has no pod"))
     }
 
     pub(crate) async fn pod_names(&self, name: &str) -> Result<Vec<String>> {
-        let pods = self.pods().list(&ListParams::default().labels(&format!("{}={name}", names::LABEL_RUN))).await?;
+        let pods = self
+            .pods()
+            .list(&ListParams::default().labels(&format!("{}={name}", names::LABEL_RUN)))
+            .await?;
         Ok(pods.items.iter().map(ResourceExt::name_any).collect())
     }
 
@@ -330,10 +449,25 @@ impl Scene {
     pub(crate) async fn gone(&self, name: &str) -> Result<()> {
         wait::gone(&self.runs(), name, LATER).await?;
         let label = format!("{}={name}", names::LABEL_RUN);
-        wait::until(format!("all that was made for {name} is gone"), LATER, async || {
-            let rest = self.kubectl(&["get", "pods,serviceaccounts,roles,rolebindings", "-l", &label, "-o", "name"])?;
-            Ok(if rest.trim().is_empty() { Ok(()) } else { Err(rest) })
-        })
+        wait::until(
+            format!("all that was made for {name} is gone"),
+            LATER,
+            async || {
+                let rest = self.kubectl(&[
+                    "get",
+                    "pods,serviceaccounts,roles,rolebindings",
+                    "-l",
+                    &label,
+                    "-o",
+                    "name",
+                ])?;
+                Ok(if rest.trim().is_empty() {
+                    Ok(())
+                } else {
+                    Err(rest)
+                })
+            },
+        )
         .await
     }
 
@@ -344,7 +478,11 @@ impl Scene {
 
     /// Kills the processes of a pod whose command line contains `text`, like a crash.
     pub(crate) fn kill(pod: &Pod, text: &str) -> Result<()> {
-        let killed = victims::signal_in_pod(&pod.uid().context("a pod without UID")?, text, Signal::SIGKILL)?;
+        let killed = victims::signal_in_pod(
+            &pod.uid().context("a pod without UID")?,
+            text,
+            Signal::SIGKILL,
+        )?;
         ensure!(killed > 0, "no process with `{text}` in {}", pod.name_any());
         Ok(())
     }
@@ -355,22 +493,36 @@ impl Scene {
 
     /// Pods of the release with these labels.
     pub(crate) async fn system_pods(&self, labels: &str) -> Result<Vec<Pod>> {
-        Ok(self.release().list(&ListParams::default().labels(labels)).await?.items)
+        Ok(self
+            .release()
+            .list(&ListParams::default().labels(labels))
+            .await?
+            .items)
     }
 
     /// Kills the processes of those pods and returns their number. Deletes the pods, because a new pod has no restart backoff.
     pub(crate) async fn crash(&self, labels: &str) -> Result<usize> {
         // The last one may still be terminating, and the next not exist yet.
-        let pods = wait::until(format!("the release has a pod with {labels}"), SOON, async || {
-            let mut pods = self.system_pods(labels).await?;
-            pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
-            Ok((!pods.is_empty()).then_some(pods))
-        })
+        let pods = wait::until(
+            format!("the release has a pod with {labels}"),
+            SOON,
+            async || {
+                let mut pods = self.system_pods(labels).await?;
+                pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+                Ok((!pods.is_empty()).then_some(pods))
+            },
+        )
         .await?;
         let mut killed = 0;
         for pod in pods {
-            killed += victims::signal_in_pod(&pod.uid().context("a pod without UID")?, "/controller", Signal::SIGKILL)?;
-            self.release().delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await?;
+            killed += victims::signal_in_pod(
+                &pod.uid().context("a pod without UID")?,
+                "/controller",
+                Signal::SIGKILL,
+            )?;
+            self.release()
+                .delete(&pod.name_any(), &DeleteParams::default().grace_period(1))
+                .await?;
         }
         Ok(killed)
     }
@@ -378,15 +530,25 @@ impl Scene {
     /// Opens the gate in the newest pod of a run, now or before it is reached.
     pub(crate) async fn open(&self, name: &str) -> Result<()> {
         let open = async || {
-            let Ok(pod) = self.pod(name).await else { return Ok(false) };
+            let Ok(pod) = self.pod(name).await else {
+                return Ok(false);
+            };
             victims::open_gate(&pod)
         };
         wait::until(format!("a gate of {name} can be opened"), SOON, open).await
     }
 
     /// Serves files as a repository; returns its URL and commit.
-    pub(crate) fn repository(&self, name: &str, files: &[(&str, &str)]) -> Result<(String, String)> {
-        let sha = self.suite.git.create(&self.path(name))?.commit("main", files)?;
+    pub(crate) fn repository(
+        &self,
+        name: &str,
+        files: &[(&str, &str)],
+    ) -> Result<(String, String)> {
+        let sha = self
+            .suite
+            .git
+            .create(&self.path(name))?
+            .commit("main", files)?;
         Ok((self.suite.git.url(&self.path(name)), sha))
     }
 }

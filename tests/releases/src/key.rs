@@ -4,7 +4,9 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use pgp::composed::{ArmorOptions, DetachedSignature, KeyType, SecretKeyParamsBuilder, SignedSecretKey};
+use pgp::composed::{
+    ArmorOptions, DetachedSignature, KeyType, SecretKeyParamsBuilder, SignedSecretKey,
+};
 use pgp::crypto::hash::HashAlgorithm;
 use pgp::ser::Serialize as _;
 use pgp::types::{KeyDetails as _, Password, Timestamp};
@@ -39,11 +41,19 @@ impl Key {
             .primary_user_id("Releases of tests <releases@example.org>".into())
             .build()
             .context("cannot describe a key")?;
-        let secret = params.generate(StdRng::seed_from_u64(1)).context("cannot make a key")?;
+        let secret = params
+            .generate(StdRng::seed_from_u64(1))
+            .context("cannot make a key")?;
         let public = secret.to_public_key();
-        let armored = public.to_armored_string(ArmorOptions::default()).context("cannot write a key")?;
+        let armored = public
+            .to_armored_string(ArmorOptions::default())
+            .context("cannot write a key")?;
         let fingerprint = public.primary_key.fingerprint().to_string().parse()?;
-        Ok(Self { secret: Arc::new(secret), armored: armored.into(), fingerprint })
+        Ok(Self {
+            secret: Arc::new(secret),
+            armored: armored.into(),
+            fingerprint,
+        })
     }
 
     /// The public key, as in a `.asc`.
@@ -60,7 +70,15 @@ impl Key {
         // Only used for a salt, so it need not be secret.
         let any = StdRng::seed_from_u64(bytes.len() as u64);
         let (key, hash) = (&self.secret.primary_key, HashAlgorithm::Sha512);
-        let signature = DetachedSignature::sign_binary_data(any, key, &Password::empty(), hash, Cursor::new(bytes));
-        signature.and_then(|signature| signature.to_bytes()).context("cannot sign")
+        let signature = DetachedSignature::sign_binary_data(
+            any,
+            key,
+            &Password::empty(),
+            hash,
+            Cursor::new(bytes),
+        );
+        signature
+            .and_then(|signature| signature.to_bytes())
+            .context("cannot sign")
     }
 }

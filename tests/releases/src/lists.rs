@@ -20,8 +20,12 @@ pub(super) const fn path(tool: Tool) -> &'static str {
 /// HashiCorp's `terraform/index.json`.
 pub(super) fn hashicorp(root: &Path) -> Result<Value> {
     let top = root.join("terraform");
-    let versions = names(&top)?.into_iter().filter(|name| top.join(name).is_dir());
-    let versions: Map<_, _> = versions.map(|version| (version.clone(), json!({"version": version}))).collect();
+    let versions = names(&top)?
+        .into_iter()
+        .filter(|name| top.join(name).is_dir());
+    let versions: Map<_, _> = versions
+        .map(|version| (version.clone(), json!({"version": version})))
+        .collect();
     Ok(json!({"name": "terraform", "versions": versions}))
 }
 

@@ -45,9 +45,16 @@ pub struct Mirror {
 impl Mirror {
     /// Serves a directory by HTTP on `bind` (port 0 selects a free port). New files are served at once.
     pub async fn start(bind: SocketAddr, root: &Path) -> Result<Self> {
-        let app = App { root: Arc::new(root.to_owned()), shared: Arc::default() };
+        let app = App {
+            root: Arc::new(root.to_owned()),
+            shared: Arc::default(),
+        };
         let listener = Listener::start(bind, router(&app), None).await?;
-        Ok(Self { app, listener, authority: None })
+        Ok(Self {
+            app,
+            listener,
+            authority: None,
+        })
     }
 
     /// Serves it by HTTPS, with a certificate of its own authority for its address and `localhost`.
@@ -55,16 +62,31 @@ impl Mirror {
         let directory = tempfile::tempdir().context("no directory for certificates")?;
         let pki = Pki::bare(directory.path(), "pawl-test-releases")?;
         let address = bind.ip().to_string();
-        let pair =
-            pki.issue(Identity { file: "mirror", user: "mirror", group: "pawl", hosts: &[address.as_str(), "localhost"] })?;
-        let app = App { root: Arc::new(root.to_owned()), shared: Arc::default() };
+        let pair = pki.issue(Identity {
+            file: "mirror",
+            user: "mirror",
+            group: "pawl",
+            hosts: &[address.as_str(), "localhost"],
+        })?;
+        let app = App {
+            root: Arc::new(root.to_owned()),
+            shared: Arc::default(),
+        };
         let listener = Listener::start(bind, router(&app), Some(tls::config(&pair)?)).await?;
-        Ok(Self { app, listener, authority: Some(pki.authority()) })
+        Ok(Self {
+            app,
+            listener,
+            authority: Some(pki.authority()),
+        })
     }
 
     /// The value for `TOFUENV_REMOTE`, `TFENV_REMOTE` and `TG_REMOTE`.
     pub fn base(&self) -> String {
-        let scheme = if self.authority.is_some() { "https" } else { "http" };
+        let scheme = if self.authority.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         format!("{scheme}://{}", self.listener.addr())
     }
 
@@ -79,18 +101,29 @@ impl Mirror {
 
     /// Answers requests for the archive of a release with this status, until [`Self::heal`].
     pub fn fail(&self, release: &Release, status: StatusCode) {
-        self.app.shared().failures.insert(format!("/{}", release.path()), status);
+        self.app
+            .shared()
+            .failures
+            .insert(format!("/{}", release.path()), status);
     }
 
     /// Serves the archive of a release again.
     pub fn heal(&self, release: &Release) {
-        self.app.shared().failures.remove(&format!("/{}", release.path()));
+        self.app
+            .shared()
+            .failures
+            .remove(&format!("/{}", release.path()));
     }
 
     /// Number of requests for the archive of a release, including failed and resumed ones.
     pub fn downloads(&self, release: &Release) -> usize {
         let path = format!("/{}", release.path());
-        self.app.shared().asked.iter().filter(|asked| **asked == path).count()
+        self.app
+            .shared()
+            .asked
+            .iter()
+            .filter(|asked| **asked == path)
+            .count()
     }
 }
 
@@ -109,9 +142,15 @@ async fn serve(State(app): State<App>, request: Request) -> Response {
         return status.into_response();
     }
     if !access.admits(request.headers()) {
-        return (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, access.challenge())]).into_response();
+        return (
+            StatusCode::UNAUTHORIZED,
+            [(header::WWW_AUTHENTICATE, access.challenge())],
+        )
+            .into_response();
     }
-    app.file(path).await.unwrap_or_else(|_| StatusCode::NOT_FOUND.into_response())
+    app.file(path)
+        .await
+        .unwrap_or_else(|_| StatusCode::NOT_FOUND.into_response())
 }
 
 impl App {

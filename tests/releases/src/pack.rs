@@ -22,7 +22,12 @@ const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// The archive of a release below `packed`, created if not cached.
 pub(super) fn packed(release: &Release, packed: &Path) -> Result<PathBuf> {
     let mut parts = vec![FORMAT.to_owned(), release.digest()?.to_string()];
-    parts.extend(release.companions().into_iter().flat_map(|(name, text)| [name.to_owned(), text]));
+    parts.extend(
+        release
+            .companions()
+            .into_iter()
+            .flat_map(|(name, text)| [name.to_owned(), text]),
+    );
     let key = cache::key(parts);
     let path = packed.join(key).join(release.archive());
     if !path.exists() {
@@ -38,7 +43,10 @@ pub(super) fn packed(release: &Release, packed: &Path) -> Result<PathBuf> {
 /// Deletes old archives.
 pub(super) fn forget_old(packed: &Path) -> Result<()> {
     for entry in fs::read_dir(packed).into_iter().flatten().flatten() {
-        let made = entry.metadata().and_then(|meta| meta.modified()).unwrap_or_else(|_| SystemTime::now());
+        let made = entry
+            .metadata()
+            .and_then(|meta| meta.modified())
+            .unwrap_or_else(|_| SystemTime::now());
         if made.elapsed().is_ok_and(|age| age > KEPT) {
             cache::remove(&entry.path())?;
         }
@@ -57,10 +65,12 @@ fn write(release: &Release, path: &Path) -> Result<()> {
     let mut zip = ZipWriter::new(BufWriter::new(file));
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
     for (name, text) in release.companions() {
-        zip.start_file(name, options.unix_permissions(0o644)).with_context(what)?;
+        zip.start_file(name, options.unix_permissions(0o644))
+            .with_context(what)?;
         zip.write_all(text.as_bytes()).with_context(what)?;
     }
-    zip.start_file(release.tool.binary(), options.unix_permissions(0o755)).with_context(what)?;
+    zip.start_file(release.tool.binary(), options.unix_permissions(0o755))
+        .with_context(what)?;
     copy(&mut program, &mut zip).with_context(what)?;
     zip.finish().with_context(what)?.flush().with_context(what)
 }

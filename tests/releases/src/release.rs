@@ -24,23 +24,34 @@ impl Release {
     /// A program unchanged, for this platform. Its own version output is not checked.
     pub fn new(tool: Tool, version: &str, program: &Path) -> Result<Self> {
         let version = version.parse()?;
-        Ok(Self { tool, version, platform: Platform::here(), program: program.to_owned(), trailer: String::new() })
+        Ok(Self {
+            tool,
+            version,
+            platform: Platform::here(),
+            program: program.to_owned(),
+            trailer: String::new(),
+        })
     }
 
     /// The scripted tool as this version, which it then reports; `program` is [the one](scripted_tool) without a version.
     pub fn scripted(tool: Tool, version: &str, program: &Path) -> Result<Self> {
         let release = Self::new(tool, version, program)?;
-        Ok(Self { trailer: trailer(tool.binary(), &release.version.to_string()), ..release })
+        Ok(Self {
+            trailer: trailer(tool.binary(), &release.version.to_string()),
+            ..release
+        })
     }
 
     /// The digest of the installed program.
     pub fn digest(&self) -> Result<Digest> {
-        Digest::read(self.open()?).with_context(|| format!("cannot read {}", self.program.display()))
+        Digest::read(self.open()?)
+            .with_context(|| format!("cannot read {}", self.program.display()))
     }
 
     /// The program's bytes.
     pub(super) fn open(&self) -> Result<impl Read> {
-        let file = File::open(&self.program).with_context(|| format!("cannot open {}", self.program.display()))?;
+        let file = File::open(&self.program)
+            .with_context(|| format!("cannot open {}", self.program.display()))?;
         Ok(file.chain(Cursor::new(self.trailer.clone())))
     }
 
@@ -56,7 +67,12 @@ impl Release {
 
     /// Name of the file that contains or is the program.
     pub fn archive(&self) -> String {
-        let Self { tool, version, platform, .. } = self;
+        let Self {
+            tool,
+            version,
+            platform,
+            ..
+        } = self;
         let name = tool.binary();
         match tool {
             Tool::OpenTofu | Tool::Terraform => format!("{name}_{version}_{platform}.zip"),
@@ -89,9 +105,16 @@ impl Release {
 
     /// Files next to the program in its archive: name and text.
     pub(super) fn companions(&self) -> Vec<(&'static str, String)> {
-        let text = |what: &str| format!("{what} of {} {}, as it is served by tests.\n", self.tool, self.version);
+        let text = |what: &str| {
+            format!(
+                "{what} of {} {}, as it is served by tests.\n",
+                self.tool, self.version
+            )
+        };
         match self.tool {
-            Tool::OpenTofu => ["CHANGELOG.md", "LICENSE", "README.md"].map(|name| (name, text(name))).to_vec(),
+            Tool::OpenTofu => ["CHANGELOG.md", "LICENSE", "README.md"]
+                .map(|name| (name, text(name)))
+                .to_vec(),
             Tool::Terraform => vec![("LICENSE.txt", text("LICENSE.txt"))],
             Tool::Terragrunt => Vec::new(),
         }

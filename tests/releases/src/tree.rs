@@ -22,7 +22,11 @@ impl Tree {
     /// A directory, created if missing. Archives are stored in the build cache.
     pub fn create(root: &Path, key: Key) -> Result<Self> {
         cache::create_dir(root)?;
-        Ok(Self { root: root.to_owned(), key, packed: Cache::open()?.path("releases") })
+        Ok(Self {
+            root: root.to_owned(),
+            key,
+            packed: Cache::open()?.path("releases"),
+        })
     }
 
     pub fn root(&self) -> &Path {
@@ -41,7 +45,9 @@ impl Tree {
         // A copy and not a link: a test may damage it.
         Cache::install(&target, |temporary| {
             let copied = fs::copy(&archive, temporary);
-            copied.map(drop).with_context(|| format!("cannot copy {}", archive.display()))
+            copied
+                .map(drop)
+                .with_context(|| format!("cannot copy {}", archive.display()))
         })?;
         self.sign(release)?;
         self.list(release.tool)
@@ -54,14 +60,18 @@ impl Tree {
         for name in names(&directory)? {
             if !name.contains("SHA256SUMS") {
                 let path = directory.join(&name);
-                let digest =
-                    File::open(&path).and_then(Digest::read).with_context(|| format!("cannot read {}", path.display()))?;
+                let digest = File::open(&path)
+                    .and_then(Digest::read)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
                 writeln!(sums, "{digest}  {name}")?;
             }
         }
         replace(&directory.join(release.sums()), sums.as_bytes())?;
         let signature = self.key.sign(sums.as_bytes())?;
-        release.signatures().iter().try_for_each(|name| replace(&directory.join(name), &signature))
+        release
+            .signatures()
+            .iter()
+            .try_for_each(|name| replace(&directory.join(name), &signature))
     }
 
     /// Writes the list of a tool's versions at its project's path.
@@ -71,7 +81,10 @@ impl Tree {
             Tool::OpenTofu => lists::opentofu(&self.root)?,
             Tool::Terragrunt => lists::github(&self.root, "gruntwork-io/terragrunt")?,
         };
-        replace(&self.root.join(lists::path(tool)), list.to_string().as_bytes())
+        replace(
+            &self.root.join(lists::path(tool)),
+            list.to_string().as_bytes(),
+        )
     }
 }
 

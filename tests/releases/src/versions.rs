@@ -17,7 +17,10 @@ use harness::cluster::images;
 pub type Known = (Tool, &'static str, &'static str);
 
 /// Versions whose real programs CI builds.
-const BUILT: [Known; 2] = [(Tool::OpenTofu, "1.10.6", "tofu"), (Tool::Terraform, "1.5.7", "terraform")];
+const BUILT: [Known; 2] = [
+    (Tool::OpenTofu, "1.10.6", "tofu"),
+    (Tool::Terraform, "1.5.7", "terraform"),
+];
 
 /// The others.
 const OTHERS: [Known; 3] = [
@@ -66,13 +69,22 @@ pub fn all(programs: Programs) -> Result<Vec<Release>> {
 
 /// The scripted tool, built from this checkout, without debug information, which makes it twenty times as large.
 pub fn scripted_tool() -> Result<PathBuf> {
-    let built = images::programs(&["scripted-tool"], images::Profile::Same)?.pop().context("the scripted tool was not built")?;
+    let built = images::programs(&["scripted-tool"], images::Profile::Same)?
+        .pop()
+        .context("the scripted tool was not built")?;
     let cache = Cache::open()?;
-    let stripped = cache.path(format!("releases/{}/scripted-tool", cache::file_key(&built)?));
+    let stripped = cache.path(format!(
+        "releases/{}/scripted-tool",
+        cache::file_key(&built)?
+    ));
     let _lock = Lock::wait(&stripped.with_extension("lock"))?;
     if !stripped.exists() {
         Cache::install(&stripped, |temporary| {
-            run(Command::new("strip").args(["--strip-debug", "-o"]).arg(temporary).arg(&built)).map(drop)
+            run(Command::new("strip")
+                .args(["--strip-debug", "-o"])
+                .arg(temporary)
+                .arg(&built))
+            .map(drop)
         })?;
     }
     Ok(stripped)
@@ -87,8 +99,15 @@ mod tests {
         let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools");
         for (tool, version, group) in known() {
             let pins = std::fs::read_to_string(directory.join(group).join("go.mod")).unwrap();
-            let module = if tool == Tool::OpenTofu { "opentofu/opentofu" } else { "hashicorp/terraform" };
-            assert!(pins.contains(&format!("\nrequire github.com/{module} v{version}\n")), "{group}");
+            let module = if tool == Tool::OpenTofu {
+                "opentofu/opentofu"
+            } else {
+                "hashicorp/terraform"
+            };
+            assert!(
+                pins.contains(&format!("\nrequire github.com/{module} v{version}\n")),
+                "{group}"
+            );
         }
     }
 }

@@ -31,7 +31,13 @@ pub(super) fn apply(tool: &Tool) -> Result<i32, Diagnostic> {
     // Like the real tools, it takes the backend of the plan, not that of the directory.
     let backend = Backend::open(plan.backend.clone(), &tool.dir);
     let lock = tool.lock(&backend, "OperationTypeApply")?;
-    let done = with_lock(tool, &backend, lock.as_deref(), &plan, &Digest::of(&bytes).to_string());
+    let done = with_lock(
+        tool,
+        &backend,
+        lock.as_deref(),
+        &plan,
+        &Digest::of(&bytes).to_string(),
+    );
     let unlocked = tool.unlock(&backend, lock.as_deref());
     let counts = done?;
     unlocked?;
@@ -39,15 +45,31 @@ pub(super) fn apply(tool: &Tool) -> Result<i32, Diagnostic> {
     Ok(0)
 }
 
-fn with_lock(tool: &Tool, backend: &Backend, lock: Option<&str>, plan: &Plan, digest: &str) -> Result<Counts, Diagnostic> {
+fn with_lock(
+    tool: &Tool,
+    backend: &Backend,
+    lock: Option<&str>,
+    plan: &Plan,
+    digest: &str,
+) -> Result<Counts, Diagnostic> {
     let state = ToolState::from_json(&backend.read()?);
     if (plan.serial, &plan.lineage) != (state.serial, &state.lineage) {
         let detail = "The given plan file can no longer be applied because the state was changed by another operation after the plan was created.";
         return Err(Diagnostic::error("Saved plan is stale", detail));
     }
-    plan.real().for_each(|change| tool.view.planned_change(&change.address, change.act));
-    tool.recorder.note(what::APPLY, json!({"plan_sha256": digest, "serial": state.serial}))?;
-    let mut apply = Apply { tool, backend, lock, state, counts: Counts::default() };
+    plan.real()
+        .for_each(|change| tool.view.planned_change(&change.address, change.act));
+    tool.recorder.note(
+        what::APPLY,
+        json!({"plan_sha256": digest, "serial": state.serial}),
+    )?;
+    let mut apply = Apply {
+        tool,
+        backend,
+        lock,
+        state,
+        counts: Counts::default(),
+    };
     let failures = apply.run(plan);
     apply.finish(failures)
 }
@@ -61,7 +83,9 @@ impl Apply<'_> {
                 break;
             }
             if let Err(mut failure) = self.resource(change) {
-                failure.address.get_or_insert_with(|| change.address.clone());
+                failure
+                    .address
+                    .get_or_insert_with(|| change.address.clone());
                 failures.push(failure);
             } else if self.tool.script.persist == Persist::Each
                 && let Err(failure) = self.write()
@@ -76,12 +100,17 @@ impl Apply<'_> {
     }
 
     fn resource(&mut self, change: &Change) -> Result<(), Diagnostic> {
-        let Change { address, id, act, .. } = change;
+        let Change {
+            address, id, act, ..
+        } = change;
         let act = *act;
         let view = &self.tool.view;
         let begun = Instant::now();
         view.apply_start(address, act, id.as_deref());
-        let steps = change.steps.iter().filter_map(|step| step.action(self.tool.nth));
+        let steps = change
+            .steps
+            .iter()
+            .filter_map(|step| step.action(self.tool.nth));
         for step in steps {
             if let Err(failure) = self.tool.step(step, Scope::Resource(address, act)) {
                 view.apply_errored(address, act, begun.elapsed().as_secs());
@@ -91,7 +120,10 @@ impl Apply<'_> {
         self.wait(address, act, change.apply_ms, begun);
         let id = id.clone().unwrap_or_else(random_uuid);
         // From here on the change is real, even if the tool dies before it reports it.
-        self.tool.recorder.note(what::RESOURCE, json!({"address": address, "action": act.word(), "id": id}))?;
+        self.tool.recorder.note(
+            what::RESOURCE,
+            json!({"address": address, "action": act.word(), "id": id}),
+        )?;
         if act == Act::Delete {
             self.state.resources.remove(address);
         } else {
@@ -112,7 +144,9 @@ impl Apply<'_> {
             if Instant::now() >= end {
                 return;
             }
-            self.tool.view.apply_progress(address, act, begun.elapsed().as_secs());
+            self.tool
+                .view
+                .apply_progress(address, act, begun.elapsed().as_secs());
         }
     }
 
@@ -131,16 +165,31 @@ impl Apply<'_> {
     }
 
     fn write(&mut self) -> Result<(), Diagnostic> {
-        let Self { tool, backend, lock, state, .. } = self;
+        let Self {
+            tool,
+            backend,
+            lock,
+            state,
+            ..
+        } = self;
         state.serial += 1;
         if state.lineage.is_empty() {
             state.lineage = random_uuid();
         }
         let json = state.to_json(&tool.view.version);
-        let Err(error) = backend.write(&json, *lock) else { return Ok(()) };
-        std::fs::write(tool.dir.join("errored.tfstate"), json.to_string()).context("failed to write errored.tfstate")?;
-        tool.view.diagnostic(&Diagnostic::error("Failed to save state", &format!("Error saving state: {error:#}")));
+        let Err(error) = backend.write(&json, *lock) else {
+            return Ok(());
+        };
+        std::fs::write(tool.dir.join("errored.tfstate"), json.to_string())
+            .context("failed to write errored.tfstate")?;
+        tool.view.diagnostic(&Diagnostic::error(
+            "Failed to save state",
+            &format!("Error saving state: {error:#}"),
+        ));
         let detail = "The error shown above has prevented the updated state from being written to the configured backend. To allow for recovery, the state has been written to the file \"errored.tfstate\" in the current working directory.";
-        Err(Diagnostic::error("Failed to persist state to backend", detail))
+        Err(Diagnostic::error(
+            "Failed to persist state to backend",
+            detail,
+        ))
     }
 }

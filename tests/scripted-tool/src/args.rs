@@ -16,7 +16,10 @@ impl Args {
     pub(super) fn parse(arguments: impl IntoIterator<Item = String>) -> Self {
         let mut args = Self::default();
         for word in arguments {
-            match word.strip_prefix('-').map(|flag| flag.trim_start_matches('-')) {
+            match word
+                .strip_prefix('-')
+                .map(|flag| flag.trim_start_matches('-'))
+            {
                 Some(flag) => {
                     let (name, value) = flag.split_once('=').unwrap_or((flag, "true"));
                     args.flags.push((name.to_owned(), value.to_owned()));
@@ -30,7 +33,11 @@ impl Args {
 
     /// The value of a flag; the last one applies.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
-        self.flags.iter().rev().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
+        self.flags
+            .iter()
+            .rev()
+            .find(|(flag, _)| flag == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// Whether a flag is set and not `false`.

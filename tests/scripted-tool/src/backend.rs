@@ -28,24 +28,39 @@ pub(super) struct Config {
 impl Config {
     /// The backend block of a work directory.
     pub(super) fn find(dir: &Path) -> anyhow::Result<Option<Self>> {
-        let Some(json) = read_json(&dir.join(BACKEND_FILE))? else { return Ok(None) };
-        let (kind, config) =
-            json["terraform"]["backend"].as_object().and_then(|blocks| blocks.iter().next()).context("no backend block")?;
-        anyhow::ensure!(kind == "http", "backend type \"{kind}\" is not played by this tool");
-        Ok(Some(Self { kind: kind.clone(), config: config.as_object().cloned().unwrap_or_default() }))
+        let Some(json) = read_json(&dir.join(BACKEND_FILE))? else {
+            return Ok(None);
+        };
+        let (kind, config) = json["terraform"]["backend"]
+            .as_object()
+            .and_then(|blocks| blocks.iter().next())
+            .context("no backend block")?;
+        anyhow::ensure!(
+            kind == "http",
+            "backend type \"{kind}\" is not played by this tool"
+        );
+        Ok(Some(Self {
+            kind: kind.clone(),
+            config: config.as_object().cloned().unwrap_or_default(),
+        }))
     }
 
     /// Writes it to the data directory, as `init` does.
     pub(super) fn initialize(&self, data_dir: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(data_dir).context("failed to create the data directory")?;
-        let json = json!({"version": 3, "backend": {"type": self.kind, "config": self.config, "hash": 1}});
-        std::fs::write(data_dir.join("terraform.tfstate"), json.to_string()).context("failed to write the data directory")
+        let json =
+            json!({"version": 3, "backend": {"type": self.kind, "config": self.config, "hash": 1}});
+        std::fs::write(data_dir.join("terraform.tfstate"), json.to_string())
+            .context("failed to write the data directory")
     }
 
     /// Reads the block that `init` wrote.
     pub(super) fn initialized(data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let json = read_json(&data_dir.join("terraform.tfstate"))?;
-        json.map(|json| serde_json::from_value(json["backend"].clone()).context("no backend is initialized")).transpose()
+        json.map(|json| {
+            serde_json::from_value(json["backend"].clone()).context("no backend is initialized")
+        })
+        .transpose()
     }
 
     fn get(&self, key: &str) -> Option<&str> {
@@ -55,7 +70,9 @@ impl Config {
 
 fn read_json(path: &Path) -> anyhow::Result<Option<Value>> {
     match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).with_context(|| format!("`{}` is not JSON", path.display())),
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .with_context(|| format!("`{}` is not JSON", path.display())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("failed to read `{}`", path.display())),
     }
@@ -79,9 +96,16 @@ impl Backend {
             Self::Local(path) => return Ok(read_json(path)?.unwrap_or_default()),
             Self::Http(http) => http,
         };
-        let answer = http::request("GET", http.get("address").context("address argument is required")?, b"")?;
+        let answer = http::request(
+            "GET",
+            http.get("address")
+                .context("address argument is required")?,
+            b"",
+        )?;
         match answer.status {
-            200 if !answer.body.is_empty() => serde_json::from_slice(&answer.body).context("the state is not JSON"),
+            200 if !answer.body.is_empty() => {
+                serde_json::from_slice(&answer.body).context("the state is not JSON")
+            }
             200 | 204 | 404 => Ok(Value::Null),
             401 => bail!("HTTP remote state endpoint requires auth"),
             403 => bail!("HTTP remote state endpoint invalid auth"),
@@ -93,12 +117,23 @@ impl Backend {
     /// Writes the state, with the lock's id if held.
     pub(super) fn write(&self, state: &Value, lock_id: Option<&str>) -> anyhow::Result<()> {
         let http = match self {
-            Self::Local(path) => return std::fs::write(path, state.to_string()).context("failed to write the state"),
+            Self::Local(path) => {
+                return std::fs::write(path, state.to_string())
+                    .context("failed to write the state");
+            }
             Self::Http(http) => http,
         };
-        let address = http.get("address").context("address argument is required")?;
+        let address = http
+            .get("address")
+            .context("address argument is required")?;
         let url = lock_id.map_or(address.to_owned(), |id| format!("{address}?ID={id}"));
-        match http::request(http.get("update_method").unwrap_or("POST"), &url, state.to_string().as_bytes())?.status {
+        match http::request(
+            http.get("update_method").unwrap_or("POST"),
+            &url,
+            state.to_string().as_bytes(),
+        )?
+        .status
+        {
             200 | 201 | 204 => Ok(()),
             other => bail!("HTTP error: {other}"),
         }
@@ -106,8 +141,12 @@ impl Backend {
 
     /// Takes the lock; returns its id, or none if the backend has no locks.
     pub(super) fn lock(&self, operation: &str, view: &View) -> Result<Option<String>, LockFailure> {
-        let Self::Http(http) = self else { return Ok(None) };
-        let Some(url) = http.get("lock_address") else { return Ok(None) };
+        let Self::Http(http) = self else {
+            return Ok(None);
+        };
+        let Some(url) = http.get("lock_address") else {
+            return Ok(None);
+        };
         let user = std::env::var("USER").unwrap_or_else(|_| nix::unistd::getuid().to_string());
         let info = LockInfo {
             id: random_uuid(),
@@ -117,20 +156,37 @@ impl Backend {
             created: jiff::Timestamp::now().to_string(),
             ..LockInfo::default()
         };
-        let answer = http::request(http.get("lock_method").unwrap_or("LOCK"), url, json!(info).to_string().as_bytes());
+        let answer = http::request(
+            http.get("lock_method").unwrap_or("LOCK"),
+            url,
+            json!(info).to_string().as_bytes(),
+        );
         let answer = answer.map_err(LockFailure::Other)?;
         match answer.status {
             200 => Ok(Some(info.id)),
-            409 | 423 => Err(LockFailure::Held(Box::new(serde_json::from_slice(&answer.body).unwrap_or_default()))),
-            other => Err(LockFailure::Other(anyhow::anyhow!("Unexpected HTTP response code {other}"))),
+            409 | 423 => Err(LockFailure::Held(Box::new(
+                serde_json::from_slice(&answer.body).unwrap_or_default(),
+            ))),
+            other => Err(LockFailure::Other(anyhow::anyhow!(
+                "Unexpected HTTP response code {other}"
+            ))),
         }
     }
 
     pub(super) fn unlock(&self, id: &str, version: &str) -> anyhow::Result<()> {
-        let Self::Http(http) = self else { return Ok(()) };
-        let Some(url) = http.get("unlock_address") else { return Ok(()) };
+        let Self::Http(http) = self else {
+            return Ok(());
+        };
+        let Some(url) = http.get("unlock_address") else {
+            return Ok(());
+        };
         let who = format!("@{}", hostname());
-        let info = LockInfo { id: id.to_owned(), who, version: version.to_owned(), ..LockInfo::default() };
+        let info = LockInfo {
+            id: id.to_owned(),
+            who,
+            version: version.to_owned(),
+            ..LockInfo::default()
+        };
         let method = http.get("unlock_method").unwrap_or("UNLOCK");
         match http::request(method, url, json!(info).to_string().as_bytes())?.status {
             200 => Ok(()),
@@ -169,5 +225,9 @@ impl LockFailure {
 
 /// Formats a time like Go.
 fn go_time(rfc3339: &str) -> String {
-    rfc3339.strip_suffix('Z').unwrap_or(rfc3339).replacen('T', " ", 1) + " +0000 UTC"
+    rfc3339
+        .strip_suffix('Z')
+        .unwrap_or(rfc3339)
+        .replacen('T', " ", 1)
+        + " +0000 UTC"
 }

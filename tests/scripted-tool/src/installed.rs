@@ -31,12 +31,19 @@ impl Installed {
     fn read(program: &Path) -> Option<Self> {
         let mut file = File::open(program).ok()?;
         let length = file.metadata().ok()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LONGEST))).ok()?;
+        file.seek(SeekFrom::Start(length.saturating_sub(LONGEST)))
+            .ok()?;
         let mut end = Vec::new();
         file.take(LONGEST).read_to_end(&mut end).ok()?;
         let end = end.strip_suffix(b"\n")?;
         let line = end.rsplit(|byte| *byte == b'\n').next()?;
-        let (tool, version) = std::str::from_utf8(line).ok()?.strip_prefix(MARK)?.split_once(' ')?;
-        Some(Self { tool: tool.to_owned(), version: version.to_owned() })
+        let (tool, version) = std::str::from_utf8(line)
+            .ok()?
+            .strip_prefix(MARK)?
+            .split_once(' ')?;
+        Some(Self {
+            tool: tool.to_owned(),
+            version: version.to_owned(),
+        })
     }
 }

@@ -116,7 +116,9 @@ pub fn run(arguments: impl IntoIterator<Item = String>) -> i32 {
     let program = arguments.next().unwrap_or_default();
     let arguments: Vec<String> = arguments.collect();
     let result = match arguments.as_slice() {
-        [first, detail] if first == steps::BACKGROUND => steps::live_in_background(detail).map(|()| 0),
+        [first, detail] if first == steps::BACKGROUND => {
+            steps::live_in_background(detail).map(|()| 0)
+        }
         _ => Tool::start(&program, &arguments).and_then(|tool| tool.command()),
     };
     result.unwrap_or_else(|error| {
@@ -130,22 +132,51 @@ impl Tool {
     fn start(program: &str, arguments: &[String]) -> anyhow::Result<Self> {
         let args = Args::parse(arguments.iter().cloned());
         let dir = std::env::current_dir().context("no work directory")?;
-        let called = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let Installed { tool, version } =
-            Installed::own().unwrap_or_else(|| Installed { tool: called, version: VERSION.to_owned() });
-        let command = if tool.starts_with("terraform") { "terraform" } else { "tofu" };
-        let view = View { command, version, json: args.has("json"), dir: dir.clone() };
+        let called = Path::new(program)
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let Installed { tool, version } = Installed::own().unwrap_or_else(|| Installed {
+            tool: called,
+            version: VERSION.to_owned(),
+        });
+        let command = if tool.starts_with("terraform") {
+            "terraform"
+        } else {
+            "tofu"
+        };
+        let view = View {
+            command,
+            version,
+            json: args.has("json"),
+            dir: dir.clone(),
+        };
         let script = Script::load(&dir).unwrap_or_else(|error| {
             let file = Some(SCRIPT_FILE.to_owned());
-            view.diagnostic(&Diagnostic { file, line: Some(1), ..Diagnostic::from(error) });
+            view.diagnostic(&Diagnostic {
+                file,
+                line: Some(1),
+                ..Diagnostic::from(error)
+            });
             std::process::exit(1);
         });
         let recorder = Recorder::new(script.ledger.as_deref(), &script.name, &args.command);
         let signals = Signals::catch(recorder.clone(), view.clone())?;
-        let data_dir = std::env::var_os("TF_DATA_DIR").map_or_else(|| dir.join(".terraform"), PathBuf::from);
+        let data_dir =
+            std::env::var_os("TF_DATA_DIR").map_or_else(|| dir.join(".terraform"), PathBuf::from);
         let detail = json!({"arguments": arguments, "directory": dir});
         let nth = recorder.note(what::COMMAND_START, detail)?.nth;
-        Ok(Self { args, script, view, signals, recorder, nth, dir, data_dir })
+        Ok(Self {
+            args,
+            script,
+            view,
+            signals,
+            recorder,
+            nth,
+            dir,
+            data_dir,
+        })
     }
 
     /// Runs the command with the script's steps around it.
@@ -163,7 +194,12 @@ impl Tool {
     }
 
     fn steps(&self) -> Result<i32, Diagnostic> {
-        let steps = self.script.commands.get(&self.args.command).map(Vec::as_slice).unwrap_or_default();
+        let steps = self
+            .script
+            .commands
+            .get(&self.args.command)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         let mut code = None;
         for action in steps.iter().filter_map(|step| step.action(self.nth)) {
             if *action == Action::Default {
@@ -189,12 +225,20 @@ impl Tool {
             ("apply", _) => return apply::apply(self),
             ("state", "pull") => {
                 let state = self.backend()?.read()?;
-                Some(state).filter(|state| !state.is_null()).iter().for_each(|state| line(&state.to_string()));
+                Some(state)
+                    .filter(|state| !state.is_null())
+                    .iter()
+                    .for_each(|state| line(&state.to_string()));
             }
             // Like OpenTofu: exactly that lock.
-            ("force-unlock", _) => self.unlock(&self.backend()?, self.args.words.last().map(String::as_str))?,
+            ("force-unlock", _) => {
+                self.unlock(&self.backend()?, self.args.words.last().map(String::as_str))?
+            }
             (command, word) => {
-                return Err(Diagnostic::error(&format!("the command \"{command} {word}\" is not played by this tool"), ""));
+                return Err(Diagnostic::error(
+                    &format!("the command \"{command} {word}\" is not played by this tool"),
+                    "",
+                ));
             }
         }
         Ok(0)
@@ -204,20 +248,34 @@ impl Tool {
         let version = &self.view.version;
         if self.args.has("json") {
             // OpenTofu uses the other tool's name for this field.
-            line(&json!({"terraform_version": version, "platform": Platform::here().to_string()}).to_string());
+            line(
+                &json!({"terraform_version": version, "platform": Platform::here().to_string()})
+                    .to_string(),
+            );
         } else {
-            line(&format!("{} v{version}\non {}", self.view.name(), Platform::here()));
+            line(&format!(
+                "{} v{version}\non {}",
+                self.view.name(),
+                Platform::here()
+            ));
         }
     }
 
     fn init(&self) -> Result<(), Diagnostic> {
-        self.view.event("Initializing the backend...", "output", json!({}));
+        self.view
+            .event("Initializing the backend...", "output", json!({}));
         if let Some(config) = Config::find(&self.dir)? {
             config.initialize(&self.data_dir)?;
             let read = self.backend()?.read();
-            read.map_err(|error| Diagnostic::error(&format!("Error refreshing state: {error:#}"), ""))?;
+            read.map_err(|error| {
+                Diagnostic::error(&format!("Error refreshing state: {error:#}"), "")
+            })?;
         }
-        self.view.event(&format!("{} has been successfully initialized!", self.view.name()), "output", json!({}));
+        self.view.event(
+            &format!("{} has been successfully initialized!", self.view.name()),
+            "output",
+            json!({}),
+        );
         Ok(())
     }
 
@@ -225,8 +283,14 @@ impl Tool {
     fn initialized(&self) -> Result<Option<Config>, Diagnostic> {
         let config = Config::initialized(&self.data_dir)?;
         if config.is_none() && Config::find(&self.dir)?.is_some() {
-            let summary = format!("Backend initialization required, please run \"{} init\"", self.view.command);
-            return Err(Diagnostic::error(&summary, "Reason: Initial configuration of the requested backend"));
+            let summary = format!(
+                "Backend initialization required, please run \"{} init\"",
+                self.view.command
+            );
+            return Err(Diagnostic::error(
+                &summary,
+                "Reason: Initial configuration of the requested backend",
+            ));
         }
         Ok(config)
     }
@@ -237,11 +301,17 @@ impl Tool {
 
     /// Takes the lock; retries until `-lock-timeout` expires.
     fn lock(&self, backend: &Backend, operation: &str) -> Result<Option<String>, Diagnostic> {
-        let end = Instant::now() + self.args.value("lock-timeout").map_or(Duration::ZERO, duration);
+        let end = Instant::now()
+            + self
+                .args
+                .value("lock-timeout")
+                .map_or(Duration::ZERO, duration);
         loop {
             match backend.lock(operation, &self.view) {
                 Ok(id) => return Ok(id),
-                Err(LockFailure::Held(..)) if Instant::now() < end && !self.signals.interrupted() => {
+                Err(LockFailure::Held(..))
+                    if Instant::now() < end && !self.signals.interrupted() =>
+                {
                     self.signals.sleep(Duration::from_millis(200));
                 }
                 Err(failure) => return Err(failure.diagnostic(self.view.name())),

@@ -39,7 +39,9 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
-        self.changes.iter().for_each(|change| counts.count(change.act));
+        self.changes
+            .iter()
+            .for_each(|change| counts.count(change.act));
         counts
     }
 
@@ -57,8 +59,15 @@ impl Plan {
     fn json(&self) -> Value {
         let change = |change: &Change| {
             let Address { kind, name, key } = Address::parse(&change.address);
-            let values = change.id.as_ref().map_or(Value::Null, |id| json!({"id": id}));
-            let after = if change.act == Act::Delete { Value::Null } else { json!({}) };
+            let values = change
+                .id
+                .as_ref()
+                .map_or(Value::Null, |id| json!({"id": id}));
+            let after = if change.act == Act::Delete {
+                Value::Null
+            } else {
+                json!({})
+            };
             json!({"address": change.address, "mode": "managed", "type": kind, "name": name, "index": key,
                 "change": {"actions": [change.act.word()], "before": values, "after": after}})
         };
@@ -74,7 +83,10 @@ pub(super) fn plan(tool: &Tool) -> Result<i32, Diagnostic> {
     let read = backend.read();
     tool.unlock(&backend, lock.as_deref())?;
     let state = ToolState::from_json(&read?);
-    state.resources.iter().for_each(|(address, id)| tool.view.refresh(address, id));
+    state
+        .resources
+        .iter()
+        .for_each(|(address, id)| tool.view.refresh(address, id));
     let plan = Plan {
         nonce: random_uuid(),
         serial: state.serial,
@@ -82,13 +94,21 @@ pub(super) fn plan(tool: &Tool) -> Result<i32, Diagnostic> {
         backend: tool.initialized()?,
         changes: changes(&tool.script, &state, tool.args.has("destroy")),
     };
-    plan.real().for_each(|change| tool.view.planned_change(&change.address, change.act));
+    plan.real()
+        .for_each(|change| tool.view.planned_change(&change.address, change.act));
     tool.view.planned(plan.counts());
     if let Some(out) = tool.args.value("out") {
         let bytes = serde_json::to_vec(&plan).context("failed to encode the plan")?;
-        std::fs::write(tool.dir.join(out), bytes).with_context(|| format!("failed to write the plan file `{out}`"))?;
+        std::fs::write(tool.dir.join(out), bytes)
+            .with_context(|| format!("failed to write the plan file `{out}`"))?;
     }
-    Ok(if tool.args.has("detailed-exitcode") && plan.real().next().is_some() { 2 } else { 0 })
+    Ok(
+        if tool.args.has("detailed-exitcode") && plan.real().next().is_some() {
+            2
+        } else {
+            0
+        },
+    )
 }
 
 /// `show` of a plan file, as JSON or as text.
@@ -99,41 +119,71 @@ pub(super) fn show(tool: &Tool) -> Result<i32, Diagnostic> {
         return Ok(0);
     }
     for Change { address, act, .. } in plan.real() {
-        line(&format!("  # {address} will be {}", if *act == Act::Delete { "destroyed" } else { "created" }));
+        line(&format!(
+            "  # {address} will be {}",
+            if *act == Act::Delete {
+                "destroyed"
+            } else {
+                "created"
+            }
+        ));
     }
     let Counts { add, remove } = plan.counts();
-    line(&format!("\nPlan: {add} to add, 0 to change, {remove} to destroy."));
+    line(&format!(
+        "\nPlan: {add} to add, 0 to change, {remove} to destroy."
+    ));
     Ok(0)
 }
 
 /// Reads the plan file that the command names.
 pub(super) fn read_file(tool: &Tool) -> anyhow::Result<Vec<u8>> {
-    let file = tool.args.words.last().with_context(|| format!("`{}` without a plan file", tool.args.command))?;
-    std::fs::read(tool.dir.join(file)).with_context(|| format!("failed to load \"{file}\" as a plan file"))
+    let file = tool
+        .args
+        .words
+        .last()
+        .with_context(|| format!("`{}` without a plan file", tool.args.command))?;
+    std::fs::read(tool.dir.join(file))
+        .with_context(|| format!("failed to load \"{file}\" as a plan file"))
 }
 
 /// The changes from a state to the resources of a script. Simulates no drift.
 fn changes(script: &Script, state: &ToolState, destroy: bool) -> Vec<Change> {
     let wanted = script.resources.list();
     let is_wanted = |address: &str| wanted.iter().any(|resource| resource.address == address);
-    let of_script = wanted.iter().filter_map(|Resource { address, apply_ms, steps }| {
-        let id = state.resources.get(address).cloned();
-        let act = match (destroy, &id) {
-            (true, None) => return None,
-            (true, Some(_)) => Act::Delete,
-            (false, None) => Act::Create,
-            (false, Some(_)) => Act::NoOp,
-        };
-        let apply_ms = apply_ms.unwrap_or(script.apply_ms);
-        Some(Change { address: address.clone(), act, id, apply_ms, steps: steps.clone() })
-    });
-    let gone = state.resources.iter().filter(|(address, _)| !is_wanted(address)).map(|(address, id)| Change {
-        address: address.clone(),
-        act: Act::Delete,
-        id: Some(id.clone()),
-        apply_ms: script.apply_ms,
-        steps: Vec::new(),
-    });
+    let of_script = wanted.iter().filter_map(
+        |Resource {
+             address,
+             apply_ms,
+             steps,
+         }| {
+            let id = state.resources.get(address).cloned();
+            let act = match (destroy, &id) {
+                (true, None) => return None,
+                (true, Some(_)) => Act::Delete,
+                (false, None) => Act::Create,
+                (false, Some(_)) => Act::NoOp,
+            };
+            let apply_ms = apply_ms.unwrap_or(script.apply_ms);
+            Some(Change {
+                address: address.clone(),
+                act,
+                id,
+                apply_ms,
+                steps: steps.clone(),
+            })
+        },
+    );
+    let gone = state
+        .resources
+        .iter()
+        .filter(|(address, _)| !is_wanted(address))
+        .map(|(address, id)| Change {
+            address: address.clone(),
+            act: Act::Delete,
+            id: Some(id.clone()),
+            apply_ms: script.apply_ms,
+            steps: Vec::new(),
+        });
     let mut changes: Vec<_> = of_script.collect();
     changes.sort_by(|a, b| a.address.cmp(&b.address));
     changes.into_iter().chain(gone).collect()

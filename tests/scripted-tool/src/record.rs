@@ -23,7 +23,11 @@ pub(super) struct Recorder {
 impl Recorder {
     pub(super) fn new(url: Option<&str>, script: &str, command: &str) -> Self {
         let common = json!({"script": script, "command": command, "pid": std::process::id()});
-        Self { url: url.map(str::to_owned), who: hostname(), common }
+        Self {
+            url: url.map(str::to_owned),
+            who: hostname(),
+            common,
+        }
     }
 
     /// Writes an entry and waits until it is stored.
@@ -32,7 +36,9 @@ impl Recorder {
         if let Value::Object(detail) = detail {
             entry.detail.extend(detail);
         }
-        self.url.as_ref().map_or(Ok(Ack { seq: 0, nth: 1 }), |url| post(url, &entry))
+        self.url
+            .as_ref()
+            .map_or(Ok(Ack { seq: 0, nth: 1 }), |url| post(url, &entry))
     }
 }
 
@@ -42,10 +48,13 @@ fn post(url: &str, entry: &Entry) -> anyhow::Result<Ack> {
         // Retries only if there was no connection: the entry must not be stored twice.
         match http::request("POST", url, entry.line().as_bytes()) {
             Ok(answer) if answer.status == 200 => {
-                return serde_json::from_slice(&answer.body).context("the ledger's answer is not understood");
+                return serde_json::from_slice(&answer.body)
+                    .context("the ledger's answer is not understood");
             }
             Ok(answer) => bail!("the ledger answered {}", answer.status),
-            Err(error) if begun.elapsed() > PATIENCE || !format!("{error:#}").contains("dial tcp") => {
+            Err(error)
+                if begun.elapsed() > PATIENCE || !format!("{error:#}").contains("dial tcp") =>
+            {
                 return Err(error.context("the ledger did not take an entry"));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
@@ -55,5 +64,8 @@ fn post(url: &str, entry: &Entry) -> anyhow::Result<Ack> {
 
 /// The host's name, which in a pod is the pod's.
 pub(super) fn hostname() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }

@@ -23,12 +23,20 @@ impl Act {
 
     /// The verb of the start message.
     pub(super) fn begun(self) -> &'static str {
-        if self == Self::Delete { "Destroying" } else { "Creating" }
+        if self == Self::Delete {
+            "Destroying"
+        } else {
+            "Creating"
+        }
     }
 
     /// The noun of the completion message.
     pub(super) fn noun(self) -> &'static str {
-        if self == Self::Delete { "Destruction" } else { "Creation" }
+        if self == Self::Delete {
+            "Destruction"
+        } else {
+            "Creation"
+        }
     }
 }
 
@@ -45,7 +53,10 @@ pub(super) struct Address<'a> {
 
 impl<'a> Address<'a> {
     pub(super) fn parse(address: &'a str) -> Self {
-        let (base, key) = match address.strip_suffix(']').and_then(|rest| rest.split_once('[')) {
+        let (base, key) = match address
+            .strip_suffix(']')
+            .and_then(|rest| rest.split_once('['))
+        {
             Some((base, key)) => (base, serde_json::from_str(key).unwrap_or_default()),
             None => (address, Value::Null),
         };
@@ -79,5 +90,12 @@ impl Counts {
 /// A random id in the form of a UUID.
 pub(super) fn random_uuid() -> String {
     let hex = format!("{:032x}", rand::random::<u128>());
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
 }

@@ -49,7 +49,8 @@ impl Script {
         if !file.exists() {
             return Ok(Self::default());
         }
-        let text = std::fs::read_to_string(&file).with_context(|| format!("failed to read `{SCRIPT_FILE}`"))?;
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("failed to read `{SCRIPT_FILE}`"))?;
         serde_json::from_str(&text).with_context(|| format!("`{SCRIPT_FILE}` is not a script"))
     }
 }
@@ -75,13 +76,19 @@ pub enum Resources {
 
 impl Resources {
     pub fn list(&self) -> Vec<Resource> {
-        let at = |address: String| Resource { address, apply_ms: None, steps: Vec::new() };
+        let at = |address: String| Resource {
+            address,
+            apply_ms: None,
+            steps: Vec::new(),
+        };
         let of = |item: &Item| match item {
             Item::Address(address) => at(address.clone()),
             Item::Full(resource) => resource.clone(),
         };
         match self {
-            Self::Count(count) => (0..*count).map(|index| at(format!("terraform_data.r[{index}]"))).collect(),
+            Self::Count(count) => (0..*count)
+                .map(|index| at(format!("terraform_data.r[{index}]")))
+                .collect(),
             Self::List(list) => list.iter().map(of).collect(),
         }
     }

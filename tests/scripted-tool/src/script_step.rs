@@ -23,7 +23,10 @@ impl Step {
     pub fn action(&self, nth: u64) -> Option<&Action> {
         match self {
             Self::Word(action) => Some(action),
-            Self::Full { only, action } => only.as_ref().is_none_or(|only| only.contains(&nth)).then_some(action),
+            Self::Full { only, action } => only
+                .as_ref()
+                .is_none_or(|only| only.contains(&nth))
+                .then_some(action),
         }
     }
 }
@@ -80,7 +83,13 @@ pub struct Spawn {
 
 impl Default for Spawn {
     fn default() -> Self {
-        Self { seconds: 3600, daemon: false, hold_stdout: false, ignore_signals: false, beat_ms: 0 }
+        Self {
+            seconds: 3600,
+            daemon: false,
+            hold_stdout: false,
+            ignore_signals: false,
+            beat_ms: 0,
+        }
     }
 }
 
@@ -102,7 +111,11 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     pub fn error(summary: &str, detail: &str) -> Self {
-        Self { summary: summary.to_owned(), detail: detail.to_owned(), ..Self::default() }
+        Self {
+            summary: summary.to_owned(),
+            detail: detail.to_owned(),
+            ..Self::default()
+        }
     }
 }
 

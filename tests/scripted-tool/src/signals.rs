@@ -35,7 +35,9 @@ impl Signals {
             .name("signals".to_owned())
             .spawn(move || {
                 let run = || -> anyhow::Result<()> {
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_all()
+                        .build()?;
                     runtime.block_on(shared.listen(&recorder, &view, &ready))
                 };
                 if let Err(error) = run() {
@@ -53,7 +55,11 @@ impl Signals {
 
     /// Whether the command should end.
     pub(super) fn interrupted(&self) -> bool {
-        *self.0.interrupted.lock().unwrap_or_else(PoisonError::into_inner)
+        *self
+            .0
+            .interrupted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on records signals without another effect.
@@ -64,14 +70,27 @@ impl Signals {
     /// Sleeps until the time is over, or the command should end.
     pub(super) fn sleep(&self, time: Duration) {
         let end = Instant::now() + time;
-        let mut interrupted = self.0.interrupted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut interrupted = self
+            .0
+            .interrupted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         while !*interrupted && Instant::now() < end {
             let left = end.saturating_duration_since(Instant::now());
-            (interrupted, _) = self.0.changed.wait_timeout(interrupted, left).unwrap_or_else(PoisonError::into_inner);
+            (interrupted, _) = self
+                .0
+                .changed
+                .wait_timeout(interrupted, left)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    async fn listen(&self, recorder: &Recorder, view: &View, ready: &mpsc::Sender<anyhow::Result<()>>) -> anyhow::Result<()> {
+    async fn listen(
+        &self,
+        recorder: &Recorder,
+        view: &View,
+        ready: &mpsc::Sender<anyhow::Result<()>>,
+    ) -> anyhow::Result<()> {
         let mut int = signal(SignalKind::interrupt())?;
         let mut term = signal(SignalKind::terminate())?;
         let _ = ready.send(Ok(()));
@@ -86,7 +105,11 @@ impl Signals {
             let detail = json!({"signal": name, "count": count, "ignored": ignored});
             // Hold the lock during the ledger entry: a caller of `interrupted` waits until the signal is in the ledger, and a test that
             // sees the entry can rely on the flag.
-            let mut interrupted = self.0.interrupted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut interrupted = self
+                .0
+                .interrupted
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             *interrupted |= !ignored;
             recorder.note(what::SIGNAL, detail.clone())?;
             drop(interrupted);

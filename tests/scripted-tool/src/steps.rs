@@ -41,7 +41,11 @@ impl Tool {
             Action::Print(text) => line(text),
             Action::PrintErr(text) => error_line(text),
             Action::Diagnostic(diagnostic) => return Err(diagnostic.clone()),
-            Action::Spawn(spawn) => drop(self.spawn(spawn)?.spawn().context("failed to start a background process")?),
+            Action::Spawn(spawn) => drop(
+                self.spawn(spawn)?
+                    .spawn()
+                    .context("failed to start a background process")?,
+            ),
             Action::Provider(spawn) => self.wait_for_provider(spawn, scope)?,
             Action::Ask(question) => self.ask(question)?,
             Action::Exec(words) => exec(words)?,
@@ -53,7 +57,9 @@ impl Tool {
             Action::LineMb(size) => {
                 let (mut out, part) = (std::io::stdout().lock(), vec![b'y'; 1 << 16]);
                 // Ignore a reader that has gone.
-                let _ = (0..size << 4).try_for_each(|_| out.write_all(&part)).and_then(|()| out.write_all(b"\n"));
+                let _ = (0..size << 4)
+                    .try_for_each(|_| out.write_all(&part))
+                    .and_then(|()| out.write_all(b"\n"));
             }
             Action::HoldLock(_) => {
                 self.lock(&self.backend()?, "OperationTypePlan")?;
@@ -71,9 +77,14 @@ impl Tool {
     }
 
     fn spawn(&self, spawn: &Spawn) -> anyhow::Result<Command> {
-        let detail = json!({"spawn": spawn, "ledger": self.script.ledger, "script": self.script.name});
-        let mut command = Command::new(std::env::current_exe().context("this program does not know where it is")?);
-        command.args([BACKGROUND, &detail.to_string()]).stdin(Stdio::null());
+        let detail =
+            json!({"spawn": spawn, "ledger": self.script.ledger, "script": self.script.name});
+        let mut command = Command::new(
+            std::env::current_exe().context("this program does not know where it is")?,
+        );
+        command
+            .args([BACKGROUND, &detail.to_string()])
+            .stdin(Stdio::null());
         if !spawn.hold_stdout {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
@@ -81,15 +92,22 @@ impl Tool {
     }
 
     fn wait_for_provider(&self, spawn: &Spawn, scope: Scope<'_>) -> Result<(), Diagnostic> {
-        let mut child = self.spawn(spawn)?.spawn().context("failed to start a provider")?;
-        let (begun, beat) = (Instant::now(), Duration::from_millis(self.script.progress_ms.max(1)));
+        let mut child = self
+            .spawn(spawn)?
+            .spawn()
+            .context("failed to start a provider")?;
+        let (begun, beat) = (
+            Instant::now(),
+            Duration::from_millis(self.script.progress_ms.max(1)),
+        );
         let mut next = begun + beat;
         let status = loop {
             if let Some(status) = child.try_wait().context("failed to wait for a provider")? {
                 break status;
             }
             if let (Scope::Resource(address, act), true) = (scope, Instant::now() >= next) {
-                self.view.apply_progress(address, act, begun.elapsed().as_secs());
+                self.view
+                    .apply_progress(address, act, begun.elapsed().as_secs());
                 next += beat;
             }
             std::thread::sleep(Duration::from_millis(20).min(beat));
@@ -103,16 +121,28 @@ impl Tool {
 
     fn ask(&self, question: &str) -> Result<(), Diagnostic> {
         // Real programs ask at the terminal first and ignore stdin.
-        let terminal = if std::fs::File::open("/dev/tty").is_ok() { "terminal" } else { "no terminal" };
+        let terminal = if std::fs::File::open("/dev/tty").is_ok() {
+            "terminal"
+        } else {
+            "no terminal"
+        };
         self.recorder.note(what::MARK, json!({"text": terminal}))?;
         let mut out = std::io::stdout().lock();
-        let _ = out.write_all(format!("{question}\n  Enter a value: ").as_bytes()).and_then(|()| out.flush());
+        let _ = out
+            .write_all(format!("{question}\n  Enter a value: ").as_bytes())
+            .and_then(|()| out.flush());
         drop(out);
         let mut answer = String::new();
-        let read = std::io::stdin().lock().read_line(&mut answer).context("failed to read the answer")?;
+        let read = std::io::stdin()
+            .lock()
+            .read_line(&mut answer)
+            .context("failed to read the answer")?;
         if read == 0 {
             line("");
-            return Err(Diagnostic::error("Error asking for input to configure the provider", &format!("{question}: EOF")));
+            return Err(Diagnostic::error(
+                "Error asking for input to configure the provider",
+                &format!("{question}: EOF"),
+            ));
         }
         Ok(())
     }
@@ -142,14 +172,31 @@ pub(super) fn live_in_background(detail: &str) -> anyhow::Result<()> {
         nix::unistd::setsid().context("failed to start a session")?;
     }
     let text = |key: &str| detail[key].as_str();
-    let recorder = super::record::Recorder::new(text("ledger"), text("script").unwrap_or_default(), "background");
-    let view = super::view::View { command: "tofu", version: String::new(), json: false, dir: ".".into() };
-    let signals = if spawn.ignore_signals { Some(Signals::catch(recorder.clone(), view)?) } else { None };
+    let recorder = super::record::Recorder::new(
+        text("ledger"),
+        text("script").unwrap_or_default(),
+        "background",
+    );
+    let view = super::view::View {
+        command: "tofu",
+        version: String::new(),
+        json: false,
+        dir: ".".into(),
+    };
+    let signals = if spawn.ignore_signals {
+        Some(Signals::catch(recorder.clone(), view)?)
+    } else {
+        None
+    };
     signals.iter().for_each(Signals::ignore);
     let end = std::time::Instant::now() + Duration::from_secs(spawn.seconds);
     recorder.note(what::BACKGROUND, json!({"daemon": spawn.daemon}))?;
     while std::time::Instant::now() < end {
-        let beat = if spawn.beat_ms == 0 { 3_600_000 } else { spawn.beat_ms };
+        let beat = if spawn.beat_ms == 0 {
+            3_600_000
+        } else {
+            spawn.beat_ms
+        };
         let left = end.saturating_duration_since(std::time::Instant::now());
         std::thread::sleep(Duration::from_millis(beat).min(left));
         if spawn.beat_ms > 0 {

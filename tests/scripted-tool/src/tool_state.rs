@@ -25,11 +25,18 @@ impl ToolState {
         for resource in state["resources"].as_array().into_iter().flatten() {
             let base = format!("{}.{}", text(&resource["type"]), text(&resource["name"]));
             for instance in resource["instances"].as_array().into_iter().flatten() {
-                let key = instance.get("index_key").map(|key| format!("[{key}]")).unwrap_or_default();
+                let key = instance
+                    .get("index_key")
+                    .map(|key| format!("[{key}]"))
+                    .unwrap_or_default();
                 resources.insert(format!("{base}{key}"), text(&instance["attributes"]["id"]));
             }
         }
-        Self { serial: state["serial"].as_u64().unwrap_or_default(), lineage: text(&state["lineage"]), resources }
+        Self {
+            serial: state["serial"].as_u64().unwrap_or_default(),
+            lineage: text(&state["lineage"]),
+            resources,
+        }
     }
 
     /// The state in the format of this tool version.

@@ -33,18 +33,30 @@ pub(super) fn error_line(text: &str) {
 impl View {
     /// The tool's product name.
     pub(super) fn name(&self) -> &'static str {
-        if self.command == "terraform" { "Terraform" } else { "OpenTofu" }
+        if self.command == "terraform" {
+            "Terraform"
+        } else {
+            "OpenTofu"
+        }
     }
 
     /// The first message of a `-json` stream.
     pub(super) fn hello(&self) {
         let message = format!("{} {}", self.name(), self.version);
-        self.event(&message, "version", json!({self.command: self.version, "ui": "1.2"}));
+        self.event(
+            &message,
+            "version",
+            json!({self.command: self.version, "ui": "1.2"}),
+        );
     }
 
     /// Prints one event of the stream.
     pub(super) fn event(&self, message: &str, kind: &str, detail: Value) {
-        if self.json { self.leveled("info", message, kind, detail) } else { line(message) }
+        if self.json {
+            self.leveled("info", message, kind, detail)
+        } else {
+            line(message)
+        }
     }
 
     fn leveled(&self, level: &str, message: &str, kind: &str, detail: Value) {
@@ -69,16 +81,23 @@ impl View {
     /// Prints a diagnostic, with the source line if the file exists.
     pub(super) fn diagnostic(&self, diagnostic: &Diagnostic) {
         let summary = format!("Error: {}", diagnostic.summary);
-        let at = diagnostic.file.as_deref().map(|file| (file, diagnostic.line.unwrap_or(1)));
+        let at = diagnostic
+            .file
+            .as_deref()
+            .map(|file| (file, diagnostic.line.unwrap_or(1)));
         let source = at.and_then(|(file, number)| {
             let text = std::fs::read_to_string(self.dir.join(file)).ok()?;
-            text.lines().nth(usize::try_from(number).ok()?.checked_sub(1)?).map(str::to_owned)
+            text.lines()
+                .nth(usize::try_from(number).ok()?.checked_sub(1)?)
+                .map(str::to_owned)
         });
         if !self.json {
             let mut text = format!("\n{summary}\n");
             if let Some((file, number)) = at {
                 let _ = write!(text, "\n  on {file} line {number}:\n");
-                let _ = source.iter().try_for_each(|source| writeln!(text, "{number:4}: {source}"));
+                let _ = source
+                    .iter()
+                    .try_for_each(|source| writeln!(text, "{number:4}: {source}"));
             }
             error_line(&format!("{text}\n{}\n", diagnostic.detail));
             return;
@@ -99,19 +118,36 @@ impl View {
                 "highlight_start_offset": 0, "highlight_end_offset": end, "values": [],
             });
         }
-        self.leveled("error", &summary, "diagnostic", json!({"diagnostic": detail}));
+        self.leveled(
+            "error",
+            &summary,
+            "diagnostic",
+            json!({"diagnostic": detail}),
+        );
     }
 
     pub(super) fn planned_change(&self, address: &str, act: Act) {
         let detail = json!({"change": {"resource": resource(address), "action": act.word()}});
-        self.event(&format!("{address}: Plan to {}", act.word()), "planned_change", detail);
+        self.event(
+            &format!("{address}: Plan to {}", act.word()),
+            "planned_change",
+            detail,
+        );
     }
 
     /// Reports the refresh of a resource.
     pub(super) fn refresh(&self, address: &str, id: &str) {
         let hook = json!({"hook": {"resource": resource(address), "id_key": "id", "id_value": id}});
-        self.event(&format!("{address}: Refreshing state... [id={id}]"), "refresh_start", hook.clone());
-        self.event(&format!("{address}: Refresh complete [id={id}]"), "refresh_complete", hook);
+        self.event(
+            &format!("{address}: Refreshing state... [id={id}]"),
+            "refresh_start",
+            hook.clone(),
+        );
+        self.event(
+            &format!("{address}: Refresh complete [id={id}]"),
+            "refresh_complete",
+            hook,
+        );
     }
 
     pub(super) fn apply_start(&self, address: &str, act: Act, id: Option<&str>) {
@@ -120,19 +156,38 @@ impl View {
     }
 
     pub(super) fn apply_progress(&self, address: &str, act: Act, seconds: u64) {
-        let message = format!("{address}: Still {}... [{seconds}s elapsed]", act.begun().to_lowercase());
-        self.event(&message, "apply_progress", hook(address, act, None, Some(seconds)));
+        let message = format!(
+            "{address}: Still {}... [{seconds}s elapsed]",
+            act.begun().to_lowercase()
+        );
+        self.event(
+            &message,
+            "apply_progress",
+            hook(address, act, None, Some(seconds)),
+        );
     }
 
     pub(super) fn apply_complete(&self, address: &str, act: Act, id: &str, seconds: u64) {
         let id = Some(id).filter(|_| act != Act::Delete);
-        let message = format!("{address}: {} complete after {seconds}s{}", act.noun(), suffix(id));
-        self.event(&message, "apply_complete", hook(address, act, id, Some(seconds)));
+        let message = format!(
+            "{address}: {} complete after {seconds}s{}",
+            act.noun(),
+            suffix(id)
+        );
+        self.event(
+            &message,
+            "apply_complete",
+            hook(address, act, id, Some(seconds)),
+        );
     }
 
     pub(super) fn apply_errored(&self, address: &str, act: Act, seconds: u64) {
         let message = format!("{address}: {} errored after {seconds}s", act.noun());
-        self.event(&message, "apply_errored", hook(address, act, None, Some(seconds)));
+        self.event(
+            &message,
+            "apply_errored",
+            hook(address, act, None, Some(seconds)),
+        );
     }
 
     pub(super) fn planned(&self, Counts { add, remove }: Counts) {
@@ -141,7 +196,8 @@ impl View {
     }
 
     pub(super) fn applied(&self, Counts { add, remove }: Counts) {
-        let message = format!("Apply complete! Resources: {add} added, 0 changed, {remove} destroyed.");
+        let message =
+            format!("Apply complete! Resources: {add} added, 0 changed, {remove} destroyed.");
         self.event(&message, "change_summary", summary("apply", add, remove));
         self.event("Outputs: 0", "outputs", json!({"outputs": {}}));
     }

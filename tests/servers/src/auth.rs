@@ -17,12 +17,17 @@ pub enum Access {
 
 impl Access {
     pub fn basic(user: &str, password: &str) -> Self {
-        Self::Basic { user: user.to_owned(), password: password.to_owned() }
+        Self::Basic {
+            user: user.to_owned(),
+            password: password.to_owned(),
+        }
     }
 
     /// Whether a request with these headers is admitted.
     pub fn admits(&self, headers: &HeaderMap) -> bool {
-        let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let sent = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
         match self {
             Self::Public => true,
             Self::Basic { user, password } => sent == Some(basic_header(user, password).as_str()),

@@ -34,7 +34,12 @@ impl Bucket {
     /// # Errors
     /// When it does not respond.
     pub fn start(program: &Path, authority: &Pki, host: IpAddr) -> Result<Self> {
-        let pair = authority.issue(Identity { file: "s3", user: "s3", group: "test", hosts: &[&host.to_string()] })?;
+        let pair = authority.issue(Identity {
+            file: "s3",
+            user: "s3",
+            group: "test",
+            hosts: &[&host.to_string()],
+        })?;
         let folder = tempfile::tempdir()?;
         let (data, metadata) = (folder.path().join("data"), folder.path().join("metadata"));
         fs::create_dir_all(data.join(NAME))?;
@@ -46,7 +51,16 @@ impl Bucket {
         // A free port, which the server binds a moment later.
         let address = TcpListener::bind((host, 0))?.local_addr()?.to_string();
         let server = Command::new(program)
-            .args(["--access", ACCESS, "--secret", SECRET, "--port", &address, "--quiet", "--keep-alive"])
+            .args([
+                "--access",
+                ACCESS,
+                "--secret",
+                SECRET,
+                "--port",
+                &address,
+                "--quiet",
+                "--keep-alive",
+            ])
             .arg("--cert")
             .arg(&certificate)
             .arg("--key")
@@ -59,7 +73,11 @@ impl Bucket {
             .stderr(log)
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        let mut bucket = Self { server, address, folder };
+        let mut bucket = Self {
+            server,
+            address,
+            folder,
+        };
         wait::until_blocking("the S3 server answers", Duration::from_secs(60), || {
             let answer = TcpStream::connect(&bucket.address);
             if answer.is_err()

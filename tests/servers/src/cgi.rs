@@ -17,7 +17,12 @@ pub(super) async fn git_http_backend(
     headers: &HeaderMap,
     body: &[u8],
 ) -> anyhow::Result<Response<Body>> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let text = |name: &str| {
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    };
     let mut child = Command::new("git")
         .arg("http-backend")
         .env_clear()
@@ -45,7 +50,10 @@ pub(super) async fn git_http_backend(
         .kill_on_drop(true)
         .spawn()
         .context("failed to start `git http-backend`")?;
-    let mut stdin = child.stdin.take().context("`git http-backend` has no stdin")?;
+    let mut stdin = child
+        .stdin
+        .take()
+        .context("`git http-backend` has no stdin")?;
     // Write concurrently with the reading: otherwise a large push fills both pipes and blocks.
     let feed = async move {
         let _ = stdin.write_all(body).await;
@@ -62,14 +70,21 @@ fn parse(answer: &[u8]) -> anyhow::Result<Response<Body>> {
     };
     let mut response = Response::new(Body::from(answer[end + 4..].to_vec()));
     for line in String::from_utf8_lossy(&answer[..end]).lines() {
-        let Some((name, value)) = line.split_once(':') else { continue };
+        let Some((name, value)) = line.split_once(':') else {
+            continue;
+        };
         let value = value.trim();
         if name.eq_ignore_ascii_case("status") {
             let code = value.split(' ').next().unwrap_or_default();
-            *response.status_mut() = StatusCode::from_bytes(code.as_bytes()).context("a status that is no number")?;
+            *response.status_mut() =
+                StatusCode::from_bytes(code.as_bytes()).context("a status that is no number")?;
         } else {
-            let name = HeaderName::from_bytes(name.as_bytes()).context("a header name that is none")?;
-            response.headers_mut().insert(name, HeaderValue::from_str(value).context("a header value that is none")?);
+            let name =
+                HeaderName::from_bytes(name.as_bytes()).context("a header name that is none")?;
+            response.headers_mut().insert(
+                name,
+                HeaderValue::from_str(value).context("a header value that is none")?,
+            );
         }
     }
     Ok(response)

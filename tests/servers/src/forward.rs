@@ -32,7 +32,9 @@ impl Drop for ForwardProxy {
 impl ForwardProxy {
     /// Listens on `bind`; port 0 selects a free port.
     pub async fn start(bind: SocketAddr) -> Result<Self> {
-        let socket = TcpListener::bind(bind).await.with_context(|| format!("cannot listen on {bind}"))?;
+        let socket = TcpListener::bind(bind)
+            .await
+            .with_context(|| format!("cannot listen on {bind}"))?;
         let addr = socket.local_addr()?;
         let asked = Arc::<Mutex<Vec<String>>>::default();
         let noted = asked.clone();
@@ -52,7 +54,10 @@ impl ForwardProxy {
 
     /// The requested targets so far: `HOST:PORT`.
     pub fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -63,11 +68,21 @@ async fn tunnel(mut client: TcpStream, noted: &Mutex<Vec<String>>) -> Result<()>
         head.push(client.read_u8().await?);
     }
     let text = String::from_utf8_lossy(&head).into_owned();
-    let Some(target) = text.strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next()) else {
-        client.write_all(b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await?;
+    let Some(target) = text
+        .strip_prefix("CONNECT ")
+        .and_then(|rest| rest.split(' ').next())
+    else {
+        client
+            .write_all(
+                b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            )
+            .await?;
         return Ok(());
     };
-    noted.lock().unwrap_or_else(PoisonError::into_inner).push(target.to_owned());
+    noted
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(target.to_owned());
     let mut server = TcpStream::connect(target).await?;
     client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
     copy_bidirectional(&mut client, &mut server).await?;

@@ -72,15 +72,32 @@ impl GitServer {
     }
 
     async fn start_with(bind: SocketAddr, root: &Path, pki: Option<Pki>) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(root).with_context(|| format!("failed to create `{}`", root.display()))?;
+        std::fs::create_dir_all(root)
+            .with_context(|| format!("failed to create `{}`", root.display()))?;
         let scheme = if pki.is_some() { "https" } else { "http" };
-        let app = App { root: root.to_owned(), scheme, shared: Arc::default() };
+        let app = App {
+            root: root.to_owned(),
+            scheme,
+            shared: Arc::default(),
+        };
         let router = Router::new().fallback(serve).with_state(app.clone());
         let address = bind.ip().to_string();
-        let identity = Identity { file: "git", user: "git", group: "pawl", hosts: &[address.as_str()] };
-        let tls = pki.as_ref().map(|pki| tls::config(&pki.issue(identity)?)).transpose()?;
+        let identity = Identity {
+            file: "git",
+            user: "git",
+            group: "pawl",
+            hosts: &[address.as_str()],
+        };
+        let tls = pki
+            .as_ref()
+            .map(|pki| tls::config(&pki.issue(identity)?))
+            .transpose()?;
         let authority = pki.map(|pki| pki.authority());
-        Ok(Self { app, listener: Listener::start(bind, router, tls).await?, authority })
+        Ok(Self {
+            app,
+            listener: Listener::start(bind, router, tls).await?,
+            authority,
+        })
     }
 
     /// The authority of its certificate in PEM, if any.
@@ -113,7 +130,10 @@ impl GitServer {
 
     /// Adds an installation to the simulated GitHub API at this address: a request with a JWT of the App gets this token.
     pub fn installed(&self, installation: &str, token: &str) {
-        self.app.shared().installations.insert(installation.to_owned(), token.to_owned());
+        self.app
+            .shared()
+            .installations
+            .insert(installation.to_owned(), token.to_owned());
     }
 
     /// Makes one repository fail, or work again with [`Failure::None`].
@@ -122,7 +142,12 @@ impl GitServer {
     }
 
     pub fn requests(&self, repo: &str) -> usize {
-        self.app.shared().requests.get(repo).copied().unwrap_or_default()
+        self.app
+            .shared()
+            .requests
+            .get(repo)
+            .copied()
+            .unwrap_or_default()
     }
 }
 
@@ -133,10 +158,25 @@ impl App {
 
     /// The GitHub API's answer to an App's token request.
     fn token(&self, request: &Request) -> Option<Response<Body>> {
-        let installation = request.uri().path().strip_prefix("/api/v3/app/installations/")?.strip_suffix("/access_tokens")?;
-        let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let token = self.shared().installations.get(installation).cloned().filter(|_| sent.starts_with("Bearer ey"));
-        let Some(token) = token else { return Some(plain(401, "no such installation")) };
+        let installation = request
+            .uri()
+            .path()
+            .strip_prefix("/api/v3/app/installations/")?
+            .strip_suffix("/access_tokens")?;
+        let sent = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        let token = self
+            .shared()
+            .installations
+            .get(installation)
+            .cloned()
+            .filter(|_| sent.starts_with("Bearer ey"));
+        let Some(token) = token else {
+            return Some(plain(401, "no such installation"));
+        };
         let answer = serde_json::json!({"token": token, "expires_at": "2100-01-01T00:00:00Z"});
         Some(plain(201, &answer.to_string()))
     }
@@ -144,7 +184,10 @@ impl App {
     async fn answer(&self, repo: &str, request: Request) -> Response<Body> {
         let (access, failure) = {
             let shared = self.shared();
-            (shared.access.get(repo).cloned().unwrap_or_default(), shared.failures.get(repo).copied().unwrap_or_default())
+            (
+                shared.access.get(repo).cloned().unwrap_or_default(),
+                shared.failures.get(repo).copied().unwrap_or_default(),
+            )
         };
         match failure {
             Failure::None => {}
@@ -153,7 +196,10 @@ impl App {
         }
         if !access.admits(request.headers()) {
             let mut response = plain(401, "unauthorized");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static(access.challenge()));
+            response.headers_mut().insert(
+                header::WWW_AUTHENTICATE,
+                header::HeaderValue::from_static(access.challenge()),
+            );
             return response;
         }
         let (head, body) = request.into_parts();
@@ -161,12 +207,17 @@ impl App {
             Ok(body) => body,
             Err(error) => return plain(400, &error.to_string()),
         };
-        let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let host = head
+            .headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok())
+            .unwrap_or_default();
         let base = format!("{}://{host}/{repo}.git", self.scheme);
         if let Some(answer) = self.shared().contents.answer(&base, head.uri.path(), &body) {
             return answer;
         }
-        match cgi::git_http_backend(&self.root, &head.method, &head.uri, &head.headers, &body).await {
+        match cgi::git_http_backend(&self.root, &head.method, &head.uri, &head.headers, &body).await
+        {
             Ok(response) => response,
             Err(error) => plain(500, &format!("{error:#}")),
         }
@@ -178,13 +229,18 @@ async fn serve(State(app): State<App>, request: Request) -> Response<Body> {
         return answer;
     }
     let path = request.uri().path();
-    let repo = path.split_once(".git").map_or(path, |(repo, _)| repo).trim_matches('/').to_owned();
+    let repo = path
+        .split_once(".git")
+        .map_or(path, |(repo, _)| repo)
+        .trim_matches('/')
+        .to_owned();
     *app.shared().requests.entry(repo.clone()).or_default() += 1;
     app.answer(&repo, request).await
 }
 
 fn plain(code: u16, text: &str) -> Response<Body> {
     let mut response = Response::new(Body::from(format!("{text}\n")));
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
 }

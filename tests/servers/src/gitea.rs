@@ -52,16 +52,55 @@ impl Gitea {
         let directory = tempfile::Builder::new().prefix("pawl-gitea-").tempdir()?;
         let address = std::net::TcpListener::bind((bind, 0))?.local_addr()?;
         let program = tools.path("gitea")?.to_owned();
-        std::fs::write(directory.path().join("app.ini"), settings(directory.path(), &program, address, networks)?)?;
+        std::fs::write(
+            directory.path().join("app.ini"),
+            settings(directory.path(), &program, address, networks)?,
+        )?;
         run(&program, directory.path(), &["migrate"])?;
         let password = word(16);
-        let user = ["--username", OWNER, "--password", &password, "--email", "root@pawl.invalid", "--must-change-password=false"];
-        run(&program, directory.path(), &[&["admin", "user", "create", "--admin"][..], &user].concat())?;
-        let token = ["admin", "user", "generate-access-token", "-u", OWNER, "--scopes", "all", "--raw"];
+        let user = [
+            "--username",
+            OWNER,
+            "--password",
+            &password,
+            "--email",
+            "root@pawl.invalid",
+            "--must-change-password=false",
+        ];
+        run(
+            &program,
+            directory.path(),
+            &[&["admin", "user", "create", "--admin"][..], &user].concat(),
+        )?;
+        let token = [
+            "admin",
+            "user",
+            "generate-access-token",
+            "-u",
+            OWNER,
+            "--scopes",
+            "all",
+            "--raw",
+        ];
         // The last line, after log output.
-        let token = run(&program, directory.path(), &token)?.lines().last().unwrap_or_default().trim().to_owned();
-        let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?;
-        let gitea = Self { child: Mutex::new(web(&program, directory.path())?), directory, program, address, token, http };
+        let token = run(&program, directory.path(), &token)?
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(PATIENCE)
+            .build()?;
+        let gitea = Self {
+            child: Mutex::new(web(&program, directory.path())?),
+            directory,
+            program,
+            address,
+            token,
+            http,
+        };
         gitea.wait().await?;
         Ok(gitea)
     }
@@ -89,7 +128,11 @@ impl Gitea {
     async fn wait(&self) -> Result<()> {
         let look = async || {
             let answer = self.api(Method::GET, "version", &Value::Null).await;
-            let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait()?;
+            let ended = self
+                .child
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .try_wait()?;
             ensure!(answer.is_ok() || ended.is_none(), "gitea ended");
             Ok(answer)
         };
@@ -113,7 +156,10 @@ impl Gitea {
     }
 
     pub fn push_url(&self, repository: &str) -> String {
-        format!("http://{OWNER}:{}@{}/{OWNER}/{repository}.git", self.token, self.address)
+        format!(
+            "http://{OWNER}:{}@{}/{OWNER}/{repository}.git",
+            self.token, self.address
+        )
     }
 
     /// Creates a repository with a first commit on `main`.
@@ -129,9 +175,18 @@ impl Gitea {
     ///
     /// # Errors
     /// When Gitea refuses.
-    pub async fn commit(&self, repository: &str, branch: &str, path: &str, text: &str) -> Result<String> {
+    pub async fn commit(
+        &self,
+        repository: &str,
+        branch: &str,
+        path: &str,
+        text: &str,
+    ) -> Result<String> {
         let place = format!("repos/{OWNER}/{repository}/contents/{path}");
-        let there = self.api(Method::GET, &format!("{place}?ref={branch}"), &Value::Null).await.ok();
+        let there = self
+            .api(Method::GET, &format!("{place}?ref={branch}"), &Value::Null)
+            .await
+            .ok();
         let mut body = json!({"branch": branch, "content": STANDARD.encode(text), "message": format!("Write {path}")});
         let method = match there.as_ref().and_then(|file| file["sha"].as_str()) {
             Some(sha) => {
@@ -141,7 +196,10 @@ impl Gitea {
             None => Method::POST,
         };
         let answer = self.api(method, &place, &body).await?;
-        answer["commit"]["sha"].as_str().map(str::to_owned).context("gitea names no commit")
+        answer["commit"]["sha"]
+            .as_str()
+            .map(str::to_owned)
+            .context("gitea names no commit")
     }
 
     /// Creates a webhook for pushes, and for created and deleted branches, as JSON, signed with a secret. Returns the hook's id.
@@ -151,7 +209,13 @@ impl Gitea {
     pub async fn hook(&self, repository: &str, url: &str, secret: &str) -> Result<i64> {
         let body = json!({"type": "gitea", "active": true, "events": ["push", "create", "delete", "issues"],
             "config": {"url": url, "content_type": "json", "secret": secret}});
-        let hook = self.api(Method::POST, &format!("repos/{OWNER}/{repository}/hooks"), &body).await?;
+        let hook = self
+            .api(
+                Method::POST,
+                &format!("repos/{OWNER}/{repository}/hooks"),
+                &body,
+            )
+            .await?;
         hook["id"].as_i64().context("gitea names no hook")
     }
 
@@ -160,20 +224,28 @@ impl Gitea {
     /// # Errors
     /// Gitea's message, when it refuses.
     pub async fn api(&self, method: Method, path: &str, body: &Value) -> Result<Value> {
-        let mut request = self.http.request(method.clone(), format!("{}/api/v1/{path}", self.url()));
+        let mut request = self
+            .http
+            .request(method.clone(), format!("{}/api/v1/{path}", self.url()));
         request = request.header("authorization", format!("token {}", self.token));
         if !body.is_null() {
-            request = request.header("content-type", "application/json").body(body.to_string());
+            request = request
+                .header("content-type", "application/json")
+                .body(body.to_string());
         }
         let response = request.send().await?;
         let (status, text) = (response.status(), response.text().await?);
-        ensure!(status.is_success(), "gitea: {method} {path}: {status}: {text}");
+        ensure!(
+            status.is_success(),
+            "gitea: {method} {path}: {status}: {text}"
+        );
         Ok(serde_json::from_str(&text).unwrap_or_default())
     }
 
     /// The end of its log.
     pub fn log(&self) -> String {
-        let text = std::fs::read_to_string(self.directory.path().join("web.log")).unwrap_or_default();
+        let text =
+            std::fs::read_to_string(self.directory.path().join("web.log")).unwrap_or_default();
         harness::cluster::command::tail(&text, 20)
     }
 }
@@ -185,10 +257,22 @@ impl Drop for Gitea {
 }
 
 /// Gitea's settings: it listens only on the given address, sends no mail and downloads nothing.
-fn settings(directory: &Path, program: &Path, address: SocketAddr, networks: &str) -> Result<String> {
+fn settings(
+    directory: &Path,
+    program: &Path,
+    address: SocketAddr,
+    networks: &str,
+) -> Result<String> {
     let data = directory.display();
-    let shared = program.parent().context("a program lies in a directory")?.display();
-    let hosts = if networks.is_empty() { "loopback".to_owned() } else { format!("loopback,{networks}") };
+    let shared = program
+        .parent()
+        .context("a program lies in a directory")?
+        .display();
+    let hosts = if networks.is_empty() {
+        "loopback".to_owned()
+    } else {
+        format!("loopback,{networks}")
+    };
     let (ip, port) = (address.ip(), address.port());
     let mut text = String::from("RUN_MODE = prod\nI_AM_BEING_UNSAFE_RUNNING_AS_ROOT = true\n");
     let sections: &[(&str, &[(&str, String)])] = &[
@@ -204,10 +288,23 @@ fn settings(directory: &Path, program: &Path, address: SocketAddr, networks: &st
                 ("OFFLINE_MODE", "true".into()),
             ],
         ),
-        ("database", &[("DB_TYPE", "sqlite3".into()), ("PATH", format!("{data}/gitea.db"))]),
+        (
+            "database",
+            &[
+                ("DB_TYPE", "sqlite3".into()),
+                ("PATH", format!("{data}/gitea.db")),
+            ],
+        ),
         ("repository", &[("ROOT", format!("{data}/repositories"))]),
         ("git", &[("HOME_PATH", format!("{data}/home"))]),
-        ("security", &[("INSTALL_LOCK", "true".into()), ("SECRET_KEY", word(32)), ("INTERNAL_TOKEN", word(64))]),
+        (
+            "security",
+            &[
+                ("INSTALL_LOCK", "true".into()),
+                ("SECRET_KEY", word(32)),
+                ("INTERNAL_TOKEN", word(64)),
+            ],
+        ),
         // 32 bytes, as base64url without padding.
         ("oauth2", &[("JWT_SECRET", format!("{}A", word(42)))]),
         ("webhook", &[("ALLOWED_HOST_LIST", hosts)]),
@@ -215,7 +312,10 @@ fn settings(directory: &Path, program: &Path, address: SocketAddr, networks: &st
         ("indexer", &[("ISSUE_INDEXER_TYPE", "db".into())]),
         ("service", &[("DISABLE_REGISTRATION", "true".into())]),
         ("mailer", &[("ENABLED", "false".into())]),
-        ("log", &[("MODE", "console".into()), ("LEVEL", "Warn".into())]),
+        (
+            "log",
+            &[("MODE", "console".into()), ("LEVEL", "Warn".into())],
+        ),
         ("cron", &[("ENABLED", "false".into())]),
         ("actions", &[("ENABLED", "false".into())]),
     ];
@@ -230,30 +330,60 @@ fn settings(directory: &Path, program: &Path, address: SocketAddr, networks: &st
 
 /// Starts the forge itself. It ends with its parent, even after a kill.
 fn web(program: &Path, directory: &Path) -> Result<Child> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(directory.join("web.log"))?;
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(directory.join("web.log"))?;
     let mut web = command(Path::new("setpriv"), directory);
-    web.args(["--pdeathsig", "KILL"]).arg(program).args(["web", "--config"]).arg(directory.join("app.ini"));
-    web.stdout(log.try_clone()?).stderr(log).spawn().context("cannot start gitea")
+    web.args(["--pdeathsig", "KILL"])
+        .arg(program)
+        .args(["web", "--config"])
+        .arg(directory.join("app.ini"));
+    web.stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .context("cannot start gitea")
 }
 
 /// Runs a command of the program with the settings of a directory.
 fn run(program: &Path, directory: &Path, arguments: &[&str]) -> Result<String> {
-    let output = command(program, directory).args(arguments).arg("--config").arg(directory.join("app.ini")).output();
+    let output = command(program, directory)
+        .args(arguments)
+        .arg("--config")
+        .arg(directory.join("app.ini"))
+        .output();
     let output = output.context("cannot run gitea")?;
-    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "gitea {}: {said}{complained}", arguments[0]);
+    let (said, complained) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    ensure!(
+        output.status.success(),
+        "gitea {}: {said}{complained}",
+        arguments[0]
+    );
     Ok(said.into_owned())
 }
 
 fn command(program: &Path, directory: &Path) -> Command {
     let mut command = Command::new(program);
-    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    command.env("HOME", directory).env("GITEA_WORK_DIR", directory).current_dir(directory).stdin(Stdio::null());
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command
+        .env("HOME", directory)
+        .env("GITEA_WORK_DIR", directory)
+        .current_dir(directory)
+        .stdin(Stdio::null());
     command
 }
 
 /// Random letters and digits.
 fn word(length: usize) -> String {
     use rand::Rng as _;
-    rand::rng().sample_iter(rand::distr::Alphanumeric).take(length).map(char::from).collect()
+    rand::rng()
+        .sample_iter(rand::distr::Alphanumeric)
+        .take(length)
+        .map(char::from)
+        .collect()
 }

@@ -11,12 +11,18 @@ use sha2::{Digest as _, Sha256};
 
 /// The LFS pointer file of contents.
 pub fn pointer(contents: &[u8]) -> String {
-    format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n", oid(contents), contents.len())
+    format!(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n",
+        oid(contents),
+        contents.len()
+    )
 }
 
 /// The LFS object id of contents.
 pub fn oid(contents: &[u8]) -> String {
-    Sha256::digest(contents).iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    Sha256::digest(contents)
+        .iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// Contents by object id.
@@ -34,7 +40,11 @@ impl Contents {
         if wanted != "batch" {
             let found = self.0.get(wanted).cloned();
             let mut response = Response::new(Body::from(found.clone().unwrap_or_default()));
-            *response.status_mut() = if found.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
+            *response.status_mut() = if found.is_some() {
+                StatusCode::OK
+            } else {
+                StatusCode::NOT_FOUND
+            };
             return Some(response);
         }
         let asked: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -49,9 +59,19 @@ impl Contents {
             all.as_object_mut()?.extend(more.as_object()?.clone());
             Some(all)
         };
-        let objects: Vec<_> = asked["objects"].as_array().into_iter().flatten().filter_map(object).collect();
-        let mut response = Response::new(Body::from(json!({"transfer": "basic", "objects": objects}).to_string()));
-        response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/vnd.git-lfs+json"));
+        let objects: Vec<_> = asked["objects"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(object)
+            .collect();
+        let mut response = Response::new(Body::from(
+            json!({"transfer": "basic", "objects": objects}).to_string(),
+        ));
+        response.headers_mut().insert(
+            header::CONTENT_TYPE,
+            header::HeaderValue::from_static("application/vnd.git-lfs+json"),
+        );
         Some(response)
     }
 }

@@ -20,9 +20,17 @@ pub struct Listener {
 
 impl Listener {
     /// Listens on `bind` (port 0 selects a free port) and serves `app`, with TLS if configured.
-    pub async fn start(bind: SocketAddr, app: Router, tls: Option<Arc<ServerConfig>>) -> anyhow::Result<Self> {
-        let socket = TcpListener::bind(bind).await.with_context(|| format!("failed to listen on {bind}"))?;
-        let addr = socket.local_addr().context("a listening socket has no address")?;
+    pub async fn start(
+        bind: SocketAddr,
+        app: Router,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> anyhow::Result<Self> {
+        let socket = TcpListener::bind(bind)
+            .await
+            .with_context(|| format!("failed to listen on {bind}"))?;
+        let addr = socket
+            .local_addr()
+            .context("a listening socket has no address")?;
         let accepting = tokio::spawn(async move {
             // It ends only with the task: an error only affects its connection.
             let _ = match tls {

@@ -28,8 +28,13 @@ impl ObjectServer {
     /// Serves on `bind`; port 0 selects a free port.
     pub async fn start(bind: SocketAddr) -> anyhow::Result<Self> {
         let texts = Texts::default();
-        let router = Router::new().route("/objects/{*name}", get(read).put(write).delete(remove)).with_state(texts.clone());
-        Ok(Self { texts, listener: Listener::start(bind, router, None).await? })
+        let router = Router::new()
+            .route("/objects/{*name}", get(read).put(write).delete(remove))
+            .with_state(texts.clone());
+        Ok(Self {
+            texts,
+            listener: Listener::start(bind, router, None).await?,
+        })
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -56,7 +61,10 @@ fn held(texts: &Texts) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
 }
 
 async fn read(State(texts): State<Texts>, Path(name): Path<String>) -> Result<String, StatusCode> {
-    held(&texts).get(&name).cloned().ok_or(StatusCode::NOT_FOUND)
+    held(&texts)
+        .get(&name)
+        .cloned()
+        .ok_or(StatusCode::NOT_FOUND)
 }
 
 async fn write(State(texts): State<Texts>, Path(name): Path<String>, text: String) -> StatusCode {
@@ -65,5 +73,9 @@ async fn write(State(texts): State<Texts>, Path(name): Path<String>, text: Strin
 }
 
 async fn remove(State(texts): State<Texts>, Path(name): Path<String>) -> StatusCode {
-    if held(&texts).remove(&name).is_some() { StatusCode::NO_CONTENT } else { StatusCode::NOT_FOUND }
+    if held(&texts).remove(&name).is_some() {
+        StatusCode::NO_CONTENT
+    } else {
+        StatusCode::NOT_FOUND
+    }
 }

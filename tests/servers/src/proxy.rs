@@ -60,8 +60,12 @@ impl Drop for Proxy {
 impl Proxy {
     /// Listens on `bind` (port 0 selects a free port) and forwards to `target`.
     pub async fn start(bind: SocketAddr, target: SocketAddr) -> Result<Self> {
-        let socket = TcpListener::bind(bind).await.with_context(|| format!("cannot listen on {bind}"))?;
-        let addr = socket.local_addr().context("a listening socket has no address")?;
+        let socket = TcpListener::bind(bind)
+            .await
+            .with_context(|| format!("cannot listen on {bind}"))?;
+        let addr = socket
+            .local_addr()
+            .context("a listening socket has no address")?;
         let (weather, cut) = (Arc::new(AtomicU8::new(0)), Arc::new(AtomicU64::new(0)));
         let task = tokio::spawn({
             let (weather, cut) = (weather.clone(), cut.clone());
@@ -71,7 +75,12 @@ impl Proxy {
                 }
             }
         });
-        Ok(Self { addr, weather, cut, task })
+        Ok(Self {
+            addr,
+            weather,
+            cut,
+            task,
+        })
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -95,8 +104,11 @@ async fn pass(client: TcpStream, target: SocketAddr, weather: Arc<AtomicU8>, cut
         cut.fetch_add(1, Ordering::Relaxed);
         return;
     }
-    let Ok(server) = TcpStream::connect(target).await else { return };
-    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) = (client.into_split(), server.into_split());
+    let Ok(server) = TcpStream::connect(target).await else {
+        return;
+    };
+    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+        (client.into_split(), server.into_split());
     let (mut up, mut down) = (vec![0; 16 << 10], vec![0; 16 << 10]);
     loop {
         let (answer, read) = tokio::select! {
@@ -118,7 +130,11 @@ async fn pass(client: TcpStream, target: SocketAddr, weather: Arc<AtomicU8>, cut
                 return;
             }
         }
-        let written = if answer { to_client.write_all(&down[..length]).await } else { to_server.write_all(&up[..length]).await };
+        let written = if answer {
+            to_client.write_all(&down[..length]).await
+        } else {
+            to_server.write_all(&up[..length]).await
+        };
         if written.is_err() {
             return;
         }
@@ -164,7 +180,11 @@ mod tests {
             (Weather::Silent, false),
         ] {
             let patience = Duration::from_millis(if arrives { 10_000 } else { 400 });
-            assert_eq!(echo(weather, patience).await.as_deref(), arrives.then_some(&b"hello"[..]), "{weather:?}");
+            assert_eq!(
+                echo(weather, patience).await.as_deref(),
+                arrives.then_some(&b"hello"[..]),
+                "{weather:?}"
+            );
         }
     }
 }

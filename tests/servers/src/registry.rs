@@ -34,7 +34,9 @@ struct Shared {
 
 impl Shared {
     fn answer(&mut self, path: &str, headers: &HeaderMap) -> Response<Body> {
-        let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let sent = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
         self.asked.push((path.to_owned(), sent.map(str::to_owned)));
         let empty = |status| {
             let mut response = Response::new(Body::empty());
@@ -43,10 +45,15 @@ impl Shared {
         };
         if path != DISCOVERY && !self.access.admits(headers) {
             let mut refused = empty(StatusCode::UNAUTHORIZED);
-            refused.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(self.access.challenge()));
+            refused.headers_mut().insert(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static(self.access.challenge()),
+            );
             return refused;
         }
-        let Some((headers, body)) = self.files.get(path) else { return empty(StatusCode::NOT_FOUND) };
+        let Some((headers, body)) = self.files.get(path) else {
+            return empty(StatusCode::NOT_FOUND);
+        };
         let mut response = Response::new(Body::from(body.clone()));
         response.headers_mut().clone_from(headers);
         if headers.contains_key(header::LOCATION) {
@@ -76,11 +83,22 @@ impl Registry {
 
     /// Like [`Self::start`], on a given address of this machine.
     pub async fn start_on(address: &str, pki: &Pki, access: Access) -> Result<Self> {
-        let pair = pki.issue(Identity { file: "registry", user: "registry", group: "pawl", hosts: &[address] })?;
-        let shared = App::new(Mutex::new(Shared { access, ..Shared::default() }));
+        let pair = pki.issue(Identity {
+            file: "registry",
+            user: "registry",
+            group: "pawl",
+            hosts: &[address],
+        })?;
+        let shared = App::new(Mutex::new(Shared {
+            access,
+            ..Shared::default()
+        }));
         let router = Router::new().fallback(serve).with_state(shared.clone());
         let bind = SocketAddr::new(address.parse().context("no address")?, 0);
-        Ok(Self { shared, listener: Listener::start(bind, router, Some(tls::config(&pair)?)).await? })
+        Ok(Self {
+            shared,
+            listener: Listener::start(bind, router, Some(tls::config(&pair)?)).await?,
+        })
     }
 
     /// `ADDRESS:PORT`, as in module sources: the tools treat a name without a dot as no host.
@@ -93,45 +111,79 @@ impl Registry {
     }
 
     pub fn put(&self, path: &str, kind: &'static str, body: Vec<u8>) {
-        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]);
+        let headers =
+            HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]);
         self.shared().files.insert(path.to_owned(), (headers, body));
     }
 
     /// Redirects admitted requests for a path to a URL.
     pub fn redirect(&self, path: &str, to: &str) -> Result<()> {
         let headers = HeaderMap::from_iter([(header::LOCATION, to.parse()?)]);
-        self.shared().files.insert(path.to_owned(), (headers, Vec::new()));
+        self.shared()
+            .files
+            .insert(path.to_owned(), (headers, Vec::new()));
         Ok(())
     }
 
     /// Publishes one version of a module, `NAMESPACE/NAME/SYSTEM`, with the archive at a URL.
     pub fn publish(&self, module: &str, version: &str, archive: &str) -> Result<()> {
         let json = |value: serde_json::Value| value.to_string().into_bytes();
-        self.put(DISCOVERY, "application/json", json(json!({"modules.v1": "/v1/modules/"})));
+        self.put(
+            DISCOVERY,
+            "application/json",
+            json(json!({"modules.v1": "/v1/modules/"})),
+        );
         let versions = json!({"modules": [{"versions": [{"version": version}]}]});
-        self.put(&format!("/v1/modules/{module}/versions"), "application/json", json(versions));
+        self.put(
+            &format!("/v1/modules/{module}/versions"),
+            "application/json",
+            json(versions),
+        );
         let headers = HeaderMap::from_iter([("x-terraform-get".parse()?, archive.parse()?)]);
-        self.shared().files.insert(format!("/v1/modules/{module}/{version}/download"), (headers, Vec::new()));
+        self.shared().files.insert(
+            format!("/v1/modules/{module}/{version}/download"),
+            (headers, Vec::new()),
+        );
         Ok(())
     }
 
     /// Publishes a module of one file, with the archive on another server.
     pub fn publish_code(&self, module: &str, code: &str, archives: &Self) -> Result<()> {
         let path = format!("/{module}.zip");
-        archives.put(&path, "application/zip", zipped("main.tf", code.as_bytes())?);
+        archives.put(
+            &path,
+            "application/zip",
+            zipped("main.tf", code.as_bytes())?,
+        );
         self.publish(module, "1.0.0", &archives.url(&path))
     }
 
     /// Mirrors one version of a `hashicorp` provider of registry `host` below `/p/`, with the archive on another server.
-    pub fn mirror(&self, host: &str, name: &str, (version, program): (&str, &Path), archives: &Self) -> Result<()> {
-        let zip = zipped(&format!("terraform-provider-{name}_v{version}"), &std::fs::read(program)?)?;
+    pub fn mirror(
+        &self,
+        host: &str,
+        name: &str,
+        (version, program): (&str, &Path),
+        archives: &Self,
+    ) -> Result<()> {
+        let zip = zipped(
+            &format!("terraform-provider-{name}_v{version}"),
+            &std::fs::read(program)?,
+        )?;
         archives.put("/provider.zip", "application/zip", zip);
         let put = |file: &str, value: Value| {
-            self.put(&format!("/p/{host}/hashicorp/{name}/{file}"), "application/json", value.to_string().into_bytes());
+            self.put(
+                &format!("/p/{host}/hashicorp/{name}/{file}"),
+                "application/json",
+                value.to_string().into_bytes(),
+            );
         };
         put("index.json", json!({"versions": {version: {}}}));
         let archive = json!({"url": archives.url("/provider.zip")});
-        put(&format!("{version}.json"), json!({"archives": {format!("linux_{}", architecture()): archive}}));
+        put(
+            &format!("{version}.json"),
+            json!({"archives": {format!("linux_{}", architecture()): archive}}),
+        );
         Ok(())
     }
 
@@ -146,7 +198,9 @@ impl Registry {
 }
 
 async fn serve(State(app): State<App>, request: Request) -> Response<Body> {
-    app.lock().unwrap_or_else(PoisonError::into_inner).answer(request.uri().path(), request.headers())
+    app.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .answer(request.uri().path(), request.headers())
 }
 
 /// A zip archive of one file.

@@ -24,13 +24,19 @@ pub enum Change<'a> {
 impl Repo {
     /// Creates an empty bare repository whose default branch is `main`.
     pub fn create(dir: &Path) -> anyhow::Result<Self> {
-        let repo = Self { dir: dir.to_owned() };
+        let repo = Self {
+            dir: dir.to_owned(),
+        };
         let output = Command::new("git")
             .args(["init", "--quiet", "--bare", "--initial-branch=main"])
             .arg(dir)
             .output()
             .context("failed to start `git`")?;
-        ensure!(output.status.success(), "`git init` failed: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "`git init` failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(repo)
     }
 
@@ -40,7 +46,10 @@ impl Repo {
 
     /// Commits files on top of a branch (created if missing); returns the new commit's id.
     pub fn commit(&self, branch: &str, files: &[(&str, &str)]) -> anyhow::Result<String> {
-        let changes: Vec<Change<'_>> = files.iter().map(|(path, text)| Change::File(path, text.as_bytes())).collect();
+        let changes: Vec<Change<'_>> = files
+            .iter()
+            .map(|(path, text)| Change::File(path, text.as_bytes()))
+            .collect();
         self.commit_changes(branch, &changes)
     }
 
@@ -48,7 +57,10 @@ impl Repo {
     pub fn commit_folder(&self, branch: &str, folder: &Path) -> anyhow::Result<String> {
         let mut files = Vec::new();
         collect(folder, folder, &mut files)?;
-        let changes: Vec<Change<'_>> = files.iter().map(|(path, bytes)| Change::File(path, bytes)).collect();
+        let changes: Vec<Change<'_>> = files
+            .iter()
+            .map(|(path, bytes)| Change::File(path, bytes))
+            .collect();
         self.commit_changes(branch, &changes)
     }
 
@@ -69,7 +81,8 @@ impl Repo {
             add_change(&mut import, change)?;
         }
         self.git(&["fast-import", "--quiet", "--date-format=raw"], &import)?;
-        self.resolve(&reference)?.context("the branch is not there after its commit")
+        self.resolve(&reference)?
+            .context("the branch is not there after its commit")
     }
 
     /// Resets a branch to a commit, like a force push. `None` deletes it.
@@ -84,21 +97,43 @@ impl Repo {
     /// The commit of a revision, if it exists.
     pub fn resolve(&self, revision: &str) -> anyhow::Result<Option<String>> {
         let output = self
-            .command(&["rev-parse", "--verify", "--quiet", &format!("{revision}^{{commit}}")])
+            .command(&[
+                "rev-parse",
+                "--verify",
+                "--quiet",
+                &format!("{revision}^{{commit}}"),
+            ])
             .output()
             .context("failed to start `git`")?;
-        Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+        Ok(output
+            .status
+            .success()
+            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned()))
     }
 
     fn git(&self, arguments: &[&str], stdin: &[u8]) -> anyhow::Result<()> {
         let mut command = self.command(arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().context("failed to start `git`")?;
         // If git ends early, its status and stderr report it.
-        let _ = child.stdin.take().context("`git` has no stdin")?.write_all(stdin);
-        let output = child.wait_with_output().context("failed to wait for `git`")?;
+        let _ = child
+            .stdin
+            .take()
+            .context("`git` has no stdin")?
+            .write_all(stdin);
+        let output = child
+            .wait_with_output()
+            .context("failed to wait for `git`")?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "`git {}` failed: {}", arguments.join(" "), said.trim());
+        ensure!(
+            output.status.success(),
+            "`git {}` failed: {}",
+            arguments.join(" "),
+            said.trim()
+        );
         Ok(())
     }
 
@@ -107,7 +142,14 @@ impl Repo {
         command
             .arg("--git-dir")
             .arg(&self.dir)
-            .args(["-c", "user.name=Pawl Tests", "-c", "user.email=tests@pawl.invalid", "-c", "safe.directory=*"])
+            .args([
+                "-c",
+                "user.name=Pawl Tests",
+                "-c",
+                "user.email=tests@pawl.invalid",
+                "-c",
+                "safe.directory=*",
+            ])
             .args(arguments)
             .env("GIT_CONFIG_NOSYSTEM", "1")
             .env("GIT_CONFIG_GLOBAL", "/dev/null");
@@ -123,7 +165,10 @@ fn add_change(import: &mut Vec<u8>, change: &Change<'_>) -> anyhow::Result<()> {
         Change::Submodule(path, sha) => (format!("M 160000 {sha} {path}"), None),
         Change::Delete(path) => (format!("D {path}"), None),
     };
-    ensure!(!line.contains(['\n', '"']), "a path that `git fast-import` needs quoted: {line:?}");
+    ensure!(
+        !line.contains(['\n', '"']),
+        "a path that `git fast-import` needs quoted: {line:?}"
+    );
     import.extend_from_slice(format!("{line}\n").as_bytes());
     if let Some(data) = data {
         import.extend_from_slice(format!("data {}\n", data.len()).as_bytes());
@@ -134,13 +179,16 @@ fn add_change(import: &mut Vec<u8>, change: &Change<'_>) -> anyhow::Result<()> {
 }
 
 fn collect(root: &Path, folder: &Path, files: &mut Vec<(String, Vec<u8>)>) -> anyhow::Result<()> {
-    for entry in std::fs::read_dir(folder).with_context(|| format!("failed to read `{}`", folder.display()))? {
+    for entry in std::fs::read_dir(folder)
+        .with_context(|| format!("failed to read `{}`", folder.display()))?
+    {
         let path = entry?.path();
         if path.is_dir() {
             collect(root, &path, files)?;
         } else {
             let name = path.strip_prefix(root)?.to_string_lossy().into_owned();
-            let bytes = std::fs::read(&path).with_context(|| format!("failed to read `{}`", path.display()))?;
+            let bytes = std::fs::read(&path)
+                .with_context(|| format!("failed to read `{}`", path.display()))?;
             files.push((name, bytes));
         }
     }

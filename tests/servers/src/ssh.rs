@@ -40,9 +40,29 @@ impl SshServer {
         let dir = tempfile::tempdir()?;
         let at = |name: &str| dir.path().join(name).display().to_string();
         for key in ["host", "identity", "other"] {
-            keygen(&["-q", "-t", "ed25519", "-N", "", "-C", "tests", "-f", &at(key)])?;
+            keygen(&[
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                "tests",
+                "-f",
+                &at(key),
+            ])?;
         }
-        keygen(&["-q", "-t", "ed25519", "-N", "passphrase", "-C", "tests", "-f", &at("locked")])?;
+        keygen(&[
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "passphrase",
+            "-C",
+            "tests",
+            "-f",
+            &at("locked"),
+        ])?;
         std::fs::create_dir_all(root)?;
         // A free port, which sshd binds a moment later.
         let free = TcpListener::bind(wanted).or_else(|_| TcpListener::bind((wanted.ip(), 0)));
@@ -65,7 +85,10 @@ impl SshServer {
                 "sshd:x:105:65534::/run/sshd:/usr/sbin/nologin\ngit:x:0:0::{home}:/usr/bin/git-shell\nroot:x:0:0::/root:/bin/sh\n"
             ),
         )?;
-        write("shadow", "sshd:*:::::::\ngit:*:::::::\nroot:*:::::::\n".to_owned())?;
+        write(
+            "shadow",
+            "sshd:*:::::::\ngit:*:::::::\nroot:*:::::::\n".to_owned(),
+        )?;
         // The kernel closes this process's end of the pipe when it ends, even after a kill.
         let script = "mount --bind \"$1/passwd\" /etc/passwd && mount --bind \"$1/shadow\" /etc/shadow && mount -t tmpfs tmpfs /run \
             && mkdir -m 755 /run/sshd || exit 1\n\
@@ -79,10 +102,18 @@ impl SshServer {
             .stderr(log)
             .spawn()
             .context("failed to start `unshare`")?;
-        let mut server = Self { server, dir, root: root.to_owned(), addr };
+        let mut server = Self {
+            server,
+            dir,
+            root: root.to_owned(),
+            addr,
+        };
         let listens = wait::until_blocking(format!("sshd listens on {addr}"), PATIENCE, || {
             let answer = TcpStream::connect(addr);
-            ensure!(answer.is_ok() || server.server.try_wait()?.is_none(), "sshd ended");
+            ensure!(
+                answer.is_ok() || server.server.try_wait()?.is_none(),
+                "sshd ended"
+            );
             Ok(answer)
         });
         listens.with_context(|| server.log())?;
@@ -95,7 +126,11 @@ impl SshServer {
 
     /// The clone URL of `repo`; in scp form at the default port.
     pub fn url(&self, repo: &str) -> String {
-        if self.addr.port() == SSH { format!("git@{}:{repo}.git", self.addr.ip()) } else { self.long_url(repo) }
+        if self.addr.port() == SSH {
+            format!("git@{}:{repo}.git", self.addr.ip())
+        } else {
+            self.long_url(repo)
+        }
     }
 
     /// The `ssh://` URL with the port.
@@ -105,7 +140,8 @@ impl SshServer {
 
     /// A private key: `identity` is authorised, `other` is not, `locked` has a passphrase.
     pub fn key(&self, name: &str) -> Result<String> {
-        std::fs::read_to_string(self.dir.path().join(name)).with_context(|| format!("there is no key {name}"))
+        std::fs::read_to_string(self.dir.path().join(name))
+            .with_context(|| format!("there is no key {name}"))
     }
 
     /// The `known_hosts` line of this server.
@@ -130,9 +166,15 @@ impl SshServer {
 
     /// `SHA256:…` of its key.
     pub fn fingerprint(&self) -> Result<String> {
-        let output = Command::new("ssh-keygen").arg("-lf").arg(self.dir.path().join("host.pub")).output()?;
+        let output = Command::new("ssh-keygen")
+            .arg("-lf")
+            .arg(self.dir.path().join("host.pub"))
+            .output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.split(' ').nth(1).map(str::to_owned).with_context(|| format!("no fingerprint in {text}"))
+        text.split(' ')
+            .nth(1)
+            .map(str::to_owned)
+            .with_context(|| format!("no fingerprint in {text}"))
     }
 
     pub fn log(&self) -> String {
@@ -150,8 +192,14 @@ impl Drop for SshServer {
 }
 
 fn keygen(args: &[&str]) -> Result<()> {
-    let output =
-        Command::new("ssh-keygen").args(args).output().context("failed to start `ssh-keygen`; is openssh-client there?")?;
-    ensure!(output.status.success(), "ssh-keygen: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new("ssh-keygen")
+        .args(args)
+        .output()
+        .context("failed to start `ssh-keygen`; is openssh-client there?")?;
+    ensure!(
+        output.status.success(),
+        "ssh-keygen: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(())
 }

@@ -45,8 +45,14 @@ impl StateServer {
     /// Listens on `bind` (port 0 selects a free port); the ledger is in memory.
     pub async fn start(bind: SocketAddr) -> anyhow::Result<Self> {
         let app = App::default();
-        let router = Router::new().fallback(serve).layer(DefaultBodyLimit::max(STATE_BYTES)).with_state(app.clone());
-        Ok(Self { app, listener: Listener::start(bind, router, None).await? })
+        let router = Router::new()
+            .fallback(serve)
+            .layer(DefaultBodyLimit::max(STATE_BYTES))
+            .with_state(app.clone());
+        Ok(Self {
+            app,
+            listener: Listener::start(bind, router, None).await?,
+        })
     }
 
     /// The URL of a state, for all methods.
@@ -67,7 +73,13 @@ impl StateServer {
 
     /// Every version of a state, oldest first.
     pub fn versions(&self, path: &str) -> Vec<Value> {
-        self.app.with(path, |state| state.versions.iter().map(|text| serde_json::from_str(text).unwrap_or_default()).collect())
+        self.app.with(path, |state| {
+            state
+                .versions
+                .iter()
+                .map(|text| serde_json::from_str(text).unwrap_or_default())
+                .collect()
+        })
     }
 
     /// The newest state; `None` if it was never written.
@@ -77,7 +89,11 @@ impl StateServer {
 
     /// The newest version of each state below a path, unchanged.
     pub fn all(&self, below: &str) -> Vec<String> {
-        let states = self.app.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let states = self
+            .app
+            .states
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         states
             .iter()
             .filter(|(path, _)| path.starts_with(below))
@@ -96,8 +112,13 @@ impl StateServer {
 
     /// Releases a lock of any holder, like `force-unlock`; false if none was held.
     pub fn force_unlock(&self, path: &str) -> bool {
-        let by_hand = |held: LockInfo| LockInfo { id: held.id, who: BY_HAND.to_owned(), ..LockInfo::default() };
-        self.lock(path).is_some_and(|held| self.app.unlock(path, &by_hand(held)).0 == StatusCode::OK)
+        let by_hand = |held: LockInfo| LockInfo {
+            id: held.id,
+            who: BY_HAND.to_owned(),
+            ..LockInfo::default()
+        };
+        self.lock(path)
+            .is_some_and(|held| self.app.unlock(path, &by_hand(held)).0 == StatusCode::OK)
     }
 
     /// Makes the next `times` writes of a state fail without an effect.
@@ -107,7 +128,8 @@ impl StateServer {
 
     /// Records that a pod has ended, of a test whose states are below that path.
     pub fn note_gone(&self, path: &str, pod: &str) {
-        self.app.note(BY_HAND, what::MARK, json!({"path": path, "gone": pod}));
+        self.app
+            .note(BY_HAND, what::MARK, json!({"path": path, "gone": pod}));
     }
 
     /// All entries so far: of states, and of tools.
@@ -120,7 +142,12 @@ type Answer = (StatusCode, String);
 
 impl App {
     fn with<T>(&self, path: &str, act: impl FnOnce(&mut Stored) -> T) -> T {
-        act(self.states.lock().unwrap_or_else(PoisonError::into_inner).entry(path.to_owned()).or_default())
+        act(self
+            .states
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(path.to_owned())
+            .or_default())
     }
 
     fn note(&self, who: &str, event: &str, detail: Value) {
@@ -131,18 +158,34 @@ impl App {
 
     fn read(&self, path: &str) -> Answer {
         let newest = self.with(path, |state| state.versions.last().cloned());
-        newest.map_or((StatusCode::NOT_FOUND, String::new()), |state| (StatusCode::OK, state))
+        newest.map_or((StatusCode::NOT_FOUND, String::new()), |state| {
+            (StatusCode::OK, state)
+        })
     }
 
     fn write(&self, path: &str, id: Option<&str>, body: String) -> Answer {
         self.with(path, |state| {
             if state.failing_writes > 0 {
                 state.failing_writes -= 1;
-                return (StatusCode::INTERNAL_SERVER_ERROR, "failed because a test asked for it".to_owned());
+                return (
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "failed because a test asked for it".to_owned(),
+                );
             }
             let held = state.lock.as_ref();
-            let (who, is_holder) = (held.map_or("", |lock| &lock.who), held.map(|lock| lock.id.as_str()) == id);
-            self.note(who, if is_holder { what::WRITE } else { what::WRITE_REFUSED }, json!({"path": path, "id": id}));
+            let (who, is_holder) = (
+                held.map_or("", |lock| &lock.who),
+                held.map(|lock| lock.id.as_str()) == id,
+            );
+            self.note(
+                who,
+                if is_holder {
+                    what::WRITE
+                } else {
+                    what::WRITE_REFUSED
+                },
+                json!({"path": path, "id": id}),
+            );
             if !is_holder {
                 return refused(held);
             }
@@ -155,7 +198,15 @@ impl App {
         self.with(path, |state| {
             // A client that did not get the reply retries with the same id.
             let is_free = state.lock.as_ref().is_none_or(|held| held.id == info.id);
-            self.note(&info.who, if is_free { what::LOCK } else { what::LOCK_REFUSED }, detail(path, &info));
+            self.note(
+                &info.who,
+                if is_free {
+                    what::LOCK
+                } else {
+                    what::LOCK_REFUSED
+                },
+                detail(path, &info),
+            );
             if !is_free {
                 return refused(state.lock.as_ref());
             }
@@ -185,9 +236,10 @@ fn detail(path: &str, lock: &LockInfo) -> Value {
 }
 
 fn refused(held: Option<&LockInfo>) -> Answer {
-    held.map_or((StatusCode::CONFLICT, "the state is not locked".to_owned()), |held| {
-        (StatusCode::LOCKED, json!(held).to_string())
-    })
+    held.map_or(
+        (StatusCode::CONFLICT, "the state is not locked".to_owned()),
+        |held| (StatusCode::LOCKED, json!(held).to_string()),
+    )
 }
 
 async fn serve(State(app): State<App>, method: Method, uri: Uri, body: String) -> Answer {
@@ -197,7 +249,9 @@ async fn serve(State(app): State<App>, method: Method, uri: Uri, body: String) -
             Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
         };
     }
-    let Some(path) = uri.path().strip_prefix("/state/") else { return (StatusCode::NOT_FOUND, String::new()) };
+    let Some(path) = uri.path().strip_prefix("/state/") else {
+        return (StatusCode::NOT_FOUND, String::new());
+    };
     // Ids are UUIDs, so they need no escapes.
     let id = uri.query().and_then(|query| query.strip_prefix("ID="));
     let info: LockInfo = serde_json::from_str(&body).unwrap_or_default();
@@ -206,7 +260,10 @@ async fn serve(State(app): State<App>, method: Method, uri: Uri, body: String) -
         "POST" => app.write(path, id, body),
         "LOCK" if !info.id.is_empty() => app.lock(path, info),
         "UNLOCK" => app.unlock(path, &info),
-        _ => (StatusCode::METHOD_NOT_ALLOWED, "GET, POST, LOCK with an ID, or UNLOCK".to_owned()),
+        _ => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            "GET, POST, LOCK with an ID, or UNLOCK".to_owned(),
+        ),
     }
 }
 
@@ -216,12 +273,23 @@ mod tests {
     use scripted_tool::http::{Answer, request};
 
     async fn server() -> StateServer {
-        StateServer::start("127.0.0.1:0".parse().unwrap()).await.unwrap()
+        StateServer::start("127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap()
     }
 
     async fn ask(method: &'static str, url: &str, body: Value) -> Answer {
-        let (url, body) = (url.to_owned(), if body.is_null() { String::new() } else { body.to_string() });
-        tokio::task::spawn_blocking(move || request(method, &url, body.as_bytes()).unwrap()).await.unwrap()
+        let (url, body) = (
+            url.to_owned(),
+            if body.is_null() {
+                String::new()
+            } else {
+                body.to_string()
+            },
+        );
+        tokio::task::spawn_blocking(move || request(method, &url, body.as_bytes()).unwrap())
+            .await
+            .unwrap()
     }
 
     fn lock(id: &str) -> Value {
@@ -234,25 +302,70 @@ mod tests {
         let url = server.url("team/a");
         assert_eq!(ask("GET", &url, Value::Null).await.status, 404);
         assert_eq!(ask("LOCK", &url, lock("one")).await.status, 200);
-        assert_eq!(ask("LOCK", &url, lock("one")).await.status, 200, "retried after a lost reply");
+        assert_eq!(
+            ask("LOCK", &url, lock("one")).await.status,
+            200,
+            "retried after a lost reply"
+        );
         let refused = ask("LOCK", &url, lock("two")).await;
         assert_eq!(refused.status, 423);
-        assert_eq!(serde_json::from_slice::<LockInfo>(&refused.body).unwrap().who, "user@one");
-        assert_eq!(ask("POST", &format!("{url}?ID=two"), json!({"serial": 1})).await.status, 423);
+        assert_eq!(
+            serde_json::from_slice::<LockInfo>(&refused.body)
+                .unwrap()
+                .who,
+            "user@one"
+        );
+        assert_eq!(
+            ask("POST", &format!("{url}?ID=two"), json!({"serial": 1}))
+                .await
+                .status,
+            423
+        );
         assert_eq!(ask("POST", &url, json!({"serial": 1})).await.status, 423);
-        assert_eq!(ask("POST", &format!("{url}?ID=one"), json!({"serial": 1})).await.status, 200);
+        assert_eq!(
+            ask("POST", &format!("{url}?ID=one"), json!({"serial": 1}))
+                .await
+                .status,
+            200
+        );
         assert_eq!(ask("UNLOCK", &url, lock("two")).await.status, 423);
         assert_eq!(server.lock("team/a").unwrap().id, "one");
-        assert_eq!(ask("LOCK", &url, json!({"Who": "nobody"})).await.status, 405);
+        assert_eq!(
+            ask("LOCK", &url, json!({"Who": "nobody"})).await.status,
+            405
+        );
         assert_eq!(ask("UNLOCK", &url, lock("one")).await.status, 200);
-        assert_eq!(ask("POST", &format!("{url}?ID=one"), json!({"serial": 2})).await.status, 409, "the lock is gone");
+        assert_eq!(
+            ask("POST", &format!("{url}?ID=one"), json!({"serial": 2}))
+                .await
+                .status,
+            409,
+            "the lock is gone"
+        );
         assert_eq!(ask("GET", &url, Value::Null).await.body, b"{\"serial\":1}");
-        assert_eq!((server.versions("team/a").len(), server.current("b")), (1, None));
-        let told: Vec<String> = server.ledger().into_iter().map(|entry| format!("{} {}", entry.who, entry.what)).collect();
+        assert_eq!(
+            (server.versions("team/a").len(), server.current("b")),
+            (1, None)
+        );
+        let told: Vec<String> = server
+            .ledger()
+            .into_iter()
+            .map(|entry| format!("{} {}", entry.who, entry.what))
+            .collect();
         let (one, two) = ("one write_refused", "two unlock_refused");
         assert_eq!(
             told,
-            ["one lock", "one lock", "two lock_refused", one, one, "one write", two, "one unlock", " write_refused"]
+            [
+                "one lock",
+                "one lock",
+                "two lock_refused",
+                one,
+                one,
+                "one write",
+                two,
+                "one unlock",
+                " write_refused"
+            ]
         );
         assert_eq!(ledger::violations(&server.ledger()).len(), 4);
     }
@@ -263,8 +376,17 @@ mod tests {
         let url = server.url("a");
         // Terraform's `force-unlock` sends no body, OpenTofu's only the id.
         for body in [Value::Null, json!({"ID": "one"})] {
-            assert_eq!(ask("LOCK", &url, json!({"ID": "one", "Who": "user@one"})).await.status, 200);
-            assert_eq!(server.lock("a").unwrap().created, "0001-01-01T00:00:00Z", "an empty time cannot be read by the tools");
+            assert_eq!(
+                ask("LOCK", &url, json!({"ID": "one", "Who": "user@one"}))
+                    .await
+                    .status,
+                200
+            );
+            assert_eq!(
+                server.lock("a").unwrap().created,
+                "0001-01-01T00:00:00Z",
+                "an empty time cannot be read by the tools"
+            );
             assert_eq!(ask("UNLOCK", &url, body).await.status, 200);
             assert_eq!(server.lock("a"), None);
         }

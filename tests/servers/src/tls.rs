@@ -20,13 +20,15 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// The TLS configuration for a certificate.
 pub fn config(pair: &Pair) -> Result<Arc<ServerConfig>> {
-    let certificate = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).context("no certificate to serve with")?;
+    let certificate = CertificateDer::from_pem_slice(pair.certificate.as_bytes())
+        .context("no certificate to serve with")?;
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).context("no key to serve with")?;
-    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .context("certificate and key do not belong together")?;
+    let config =
+        ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .context("certificate and key do not belong together")?;
     Ok(Arc::new(config))
 }
 
@@ -39,7 +41,11 @@ pub(super) struct Encrypted {
 
 impl Encrypted {
     pub(super) fn over(socket: TcpListener, config: Arc<ServerConfig>) -> Self {
-        Self { socket, acceptor: config.into(), handshakes: JoinSet::new() }
+        Self {
+            socket,
+            acceptor: config.into(),
+            handshakes: JoinSet::new(),
+        }
     }
 }
 

@@ -50,22 +50,48 @@ impl Hook {
     ///
     /// # Errors
     /// When something cannot be created, or no delivery is accepted.
-    pub async fn set(cluster: &Cluster, namespace: &str, name: &str, mut spec: Value) -> Result<Self> {
+    pub async fn set(
+        cluster: &Cluster,
+        namespace: &str,
+        name: &str,
+        mut spec: Value,
+    ) -> Result<Self> {
         let client = cluster.client().await?;
         let (secret_name, secret) = (format!("{name}-hook"), word());
         let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-        objects::create(&secrets, json!({"metadata": {"name": secret_name}, "stringData": {"secret": secret}})).await?;
+        objects::create(
+            &secrets,
+            json!({"metadata": {"name": secret_name}, "stringData": {"secret": secret}}),
+        )
+        .await?;
         bind(cluster, namespace, "pawl-server").await?;
         spec["webhook"] = json!({"secretRef": {"name": secret_name}});
         let repository = TerraformRepository::new(name, serde_json::from_value(spec)?);
         let repositories = Api::namespaced(client.clone(), namespace);
-        let made = repositories.create(&PostParams::default(), &repository).await.context("cannot make the repository")?;
+        let made = repositories
+            .create(&PostParams::default(), &repository)
+            .await
+            .context("cannot make the repository")?;
         let services: Api<Service> = Api::namespaced(client, NAMESPACE);
-        let service = services.get("pawl-server").await.context("the chart has no server")?.spec.context("no spec")?;
+        let service = services
+            .get("pawl-server")
+            .await
+            .context("the chart has no server")?
+            .spec
+            .context("no spec")?;
         let address = service.cluster_ip.context("the server has no address")?;
-        let port = service.ports.and_then(|ports| ports.first().map(|port| port.port)).context("the server has no port")?;
-        let url = format!("http://{address}:{port}/hooks/{}", made.uid().context("no UID")?);
-        let http = reqwest::Client::builder().no_proxy().timeout(ANSWER).build()?;
+        let port = service
+            .ports
+            .and_then(|ports| ports.first().map(|port| port.port))
+            .context("the server has no port")?;
+        let url = format!(
+            "http://{address}:{port}/hooks/{}",
+            made.uid().context("no UID")?
+        );
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(ANSWER)
+            .build()?;
         let hook = Self { http, url, secret };
         hook.wait().await?;
         Ok(hook)
@@ -85,8 +111,16 @@ impl Hook {
         // Each body is different, like each push.
         let body = json!({"ref": "refs/heads/main", "after": commit, "commits": [{"id": commit}], "sent": id}).to_string();
         let signed = self.signature(body.as_bytes());
-        let request = self.http.post(&self.url).headers(headers(&id, Some(&signed))?);
-        Ok(request.body(body).send().await.context("the server does not answer")?.status())
+        let request = self
+            .http
+            .post(&self.url)
+            .headers(headers(&id, Some(&signed))?);
+        Ok(request
+            .body(body)
+            .send()
+            .await
+            .context("the server does not answer")?
+            .status())
     }
 
     pub fn signature(&self, body: &[u8]) -> String {
@@ -97,12 +131,28 @@ impl Hook {
     ///
     /// # Errors
     /// When there is no response.
-    pub async fn deliver(&self, id: &str, body: Vec<u8>, signature: Option<&str>) -> Result<(u16, String)> {
-        let request = self.http.post(&self.url).headers(headers(id, signature)?).timeout(PATIENCE).body(body);
+    pub async fn deliver(
+        &self,
+        id: &str,
+        body: Vec<u8>,
+        signature: Option<&str>,
+    ) -> Result<(u16, String)> {
+        let request = self
+            .http
+            .post(&self.url)
+            .headers(headers(id, signature)?)
+            .timeout(PATIENCE)
+            .body(body);
         let answer = request.send().await.context("the server does not answer")?;
-        let (status, said) = (answer.status().as_u16(), answer.text().await.context("no verdict")?);
+        let (status, said) = (
+            answer.status().as_u16(),
+            answer.text().await.context("no verdict")?,
+        );
         let said: Value = serde_json::from_str(&said).context("no verdict")?;
-        Ok((status, said["verdict"].as_str().unwrap_or_default().to_owned()))
+        Ok((
+            status,
+            said["verdict"].as_str().unwrap_or_default().to_owned(),
+        ))
     }
 
     /// Sends a push event of `size` bytes; returns how long after its last byte the server accepts it.
@@ -110,7 +160,9 @@ impl Hook {
     /// # Errors
     /// When it is not accepted.
     pub async fn answers(&self, size: usize) -> Result<Duration> {
-        let mut body = json!({"ref": "refs/heads/main", "sent": word()}).to_string().into_bytes();
+        let mut body = json!({"ref": "refs/heads/main", "sent": word()})
+            .to_string()
+            .into_bytes();
         body.resize(size.max(body.len()), b' ');
         let (code, took) = self.exchange(body.len(), &body).await?;
         ensure!(code == "202", "the server says {code}");
@@ -122,7 +174,11 @@ impl Hook {
     /// # Errors
     /// When there is no response.
     pub async fn exchange(&self, said: usize, body: &[u8]) -> Result<(String, Duration)> {
-        let (host, path) = self.url.strip_prefix("http://").and_then(|url| url.split_once('/')).context("no address")?;
+        let (host, path) = self
+            .url
+            .strip_prefix("http://")
+            .and_then(|url| url.split_once('/'))
+            .context("no address")?;
         let head = format!(
             "POST /{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {said}\r\nX-Gitea-Event: push\r\n\
              X-Gitea-Delivery: {}\r\nX-Gitea-Signature: {}\r\n\r\n",
@@ -138,10 +194,14 @@ impl Hook {
             let (sent, mut first) = (Instant::now(), [0; 12]);
             stream.read_exact(&mut first).await?;
             let line = String::from_utf8_lossy(&first).into_owned();
-            let code = line.strip_prefix("HTTP/1.1 ").with_context(|| format!("the server says {line}"))?;
+            let code = line
+                .strip_prefix("HTTP/1.1 ")
+                .with_context(|| format!("the server says {line}"))?;
             Ok((code.to_owned(), sent.elapsed()))
         };
-        tokio::time::timeout(PATIENCE, exchange).await.context("the server does not answer")?
+        tokio::time::timeout(PATIENCE, exchange)
+            .await
+            .context("the server does not answer")?
     }
 
     /// The server must learn of the repository, and the API server of its right to the Secret.
@@ -164,7 +224,9 @@ pub async fn bind(cluster: &Cluster, namespace: &str, account: &str) -> Result<(
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": format!("{account}-secrets")},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
     }))?;
-    Api::namespaced(cluster.client().await?, namespace).create(&PostParams::default(), &binding).await?;
+    Api::namespaced(cluster.client().await?, namespace)
+        .create(&PostParams::default(), &binding)
+        .await?;
     Ok(())
 }
 
@@ -188,10 +250,19 @@ fn word() -> String {
 fn signature(key: &[u8], body: &[u8]) -> String {
     let pad = |with: u8| {
         let mut block = [with; BLOCK];
-        block.iter_mut().zip(key).for_each(|(byte, of_key)| *byte ^= of_key);
+        block
+            .iter_mut()
+            .zip(key)
+            .for_each(|(byte, of_key)| *byte ^= of_key);
         block
     };
-    let inner = Sha256::new().chain_update(pad(0x36)).chain_update(body).finalize();
-    let outer = Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize();
+    let inner = Sha256::new()
+        .chain_update(pad(0x36))
+        .chain_update(body)
+        .finalize();
+    let outer = Sha256::new()
+        .chain_update(pad(0x5c))
+        .chain_update(inner)
+        .finalize();
     crds::digest::hex_digest(&outer).split_off("sha256:".len())
 }

@@ -15,8 +15,12 @@ type Names = Vec<String>;
 type Graph = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Shared crates, and the crates of this workspace that each may depend on.
-const SHARED: [(&str, &[&str]); 4] =
-    [("crds", &[]), ("tool-versions", &[]), ("datastore-client", &["crds"]), ("source", &["crds", "tool-versions"])];
+const SHARED: [(&str, &[&str]); 4] = [
+    ("crds", &[]),
+    ("tool-versions", &[]),
+    ("datastore-client", &["crds"]),
+    ("source", &["crds", "tool-versions"]),
+];
 /// The folders of the two sides. A crate may depend on shared crates and on crates of its own side.
 const SIDES: [&str; 2] = ["controller", "runner-agent"];
 
@@ -36,17 +40,31 @@ impl Source {
         let (mut texts, mut tests) = (Vec::new(), Vec::new());
         for (path, text) in files {
             let path = path.trim_end_matches(".rs");
-            let names: Names = path.split('/').filter(|name| !matches!(*name, "mod" | "lib")).map(str::to_owned).collect();
+            let names: Names = path
+                .split('/')
+                .filter(|name| !matches!(*name, "mod" | "lib"))
+                .map(str::to_owned)
+                .collect();
             // Binaries are separate crates.
-            if names.first().is_some_and(|first| first == "bin" || (first == "main" && names.len() == 1)) {
+            if names
+                .first()
+                .is_some_and(|first| first == "bin" || (first == "main" && names.len() == 1))
+            {
                 continue;
             }
             let (kept, left_out) = product(text);
-            tests.extend(left_out.into_iter().map(|name| [names.as_slice(), &[name]].concat()));
+            tests.extend(
+                left_out
+                    .into_iter()
+                    .map(|name| [names.as_slice(), &[name]].concat()),
+            );
             texts.push((names, kept));
         }
         texts.retain(|(names, _)| !tests.iter().any(|test| names.starts_with(test)));
-        let mut source = Self { modules: texts.iter().map(|(names, _)| names.clone()).collect(), ..Self::default() };
+        let mut source = Self {
+            modules: texts.iter().map(|(names, _)| names.clone()).collect(),
+            ..Self::default()
+        };
         source.modules.insert(Names::new());
         for (names, kept) in &texts {
             source.read(names, kept);
@@ -58,9 +76,13 @@ impl Source {
         let mut lines = lines.iter();
         while let Some(line) = lines.next() {
             // `pub(in …)` is not a path of the code.
-            let code =
-                line.strip_prefix("pub(in ").and_then(|rest| rest.split_once(')')).map_or(*line, |(_, rest)| rest.trim_start());
-            let item = code.split_once("use ").filter(|(before, _)| ["", "pub ", "pub(crate) ", "pub(super) "].contains(before));
+            let code = line
+                .strip_prefix("pub(in ")
+                .and_then(|rest| rest.split_once(')'))
+                .map_or(*line, |(_, rest)| rest.trim_start());
+            let item = code
+                .split_once("use ")
+                .filter(|(before, _)| ["", "pub ", "pub(crate) ", "pub(super) "].contains(before));
             if let Some((_, first)) = item {
                 let mut text = first.to_owned();
                 while !text.ends_with(';') {
@@ -69,7 +91,10 @@ impl Source {
                 }
                 for (path, name) in tree("", text.trim_end_matches(';')) {
                     if let Some(path) = self.absolute(module, &path) {
-                        self.uses.entry(module.clone()).or_default().insert(name, path.clone());
+                        self.uses
+                            .entry(module.clone())
+                            .or_default()
+                            .insert(name, path.clone());
                         self.paths.push((module.clone(), path));
                     }
                 }
@@ -78,7 +103,10 @@ impl Source {
             for word in code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')) {
                 let path = names(word);
                 if path.len() > 1 && matches!(path[0].as_str(), "crate" | "super" | "self") {
-                    self.paths.extend(self.absolute(module, &path).map(|path| (module.clone(), path)));
+                    self.paths.extend(
+                        self.absolute(module, &path)
+                            .map(|path| (module.clone(), path)),
+                    );
                 }
             }
         }
@@ -93,7 +121,10 @@ impl Source {
             "super" => {}
             _ => {
                 base.push(rest[0].clone());
-                return self.modules.contains(&base).then(|| [module, path].concat());
+                return self
+                    .modules
+                    .contains(&base)
+                    .then(|| [module, path].concat());
             }
         }
         while rest.first().is_some_and(|first| first == "super") {
@@ -105,9 +136,14 @@ impl Source {
 
     /// The module that defines a path, resolving re-exports.
     fn target(&self, path: &[String], depth: usize) -> Names {
-        let length = (0..=path.len()).rev().find(|length| self.modules.contains(&path[..*length])).unwrap_or(0);
+        let length = (0..=path.len())
+            .rev()
+            .find(|length| self.modules.contains(&path[..*length]))
+            .unwrap_or(0);
         let (module, rest) = path.split_at(length);
-        let passed = rest.first().and_then(|name| self.uses.get(module)?.get(name));
+        let passed = rest
+            .first()
+            .and_then(|name| self.uses.get(module)?.get(name));
         match passed.filter(|passed| depth < 9 && passed.as_slice() != &path[..=length]) {
             Some(passed) => self.target(&[passed.as_slice(), &rest[1..]].concat(), depth + 1),
             None => module.to_vec(),
@@ -117,11 +153,22 @@ impl Source {
     /// The graph of uses between the modules of a folder.
     fn graph(&self, folder: &[String]) -> Graph {
         let mut graph = Graph::new();
-        for (module, path) in self.paths.iter().filter(|(module, _)| module.len() > folder.len() && module.starts_with(folder)) {
+        for (module, path) in self
+            .paths
+            .iter()
+            .filter(|(module, _)| module.len() > folder.len() && module.starts_with(folder))
+        {
             let target = self.target(path, 0);
-            if target.len() > folder.len() && target.starts_with(folder) && target[folder.len()] != module[folder.len()] {
+            if target.len() > folder.len()
+                && target.starts_with(folder)
+                && target[folder.len()] != module[folder.len()]
+            {
                 let by = format!("{} has crate::{}", module.join("::"), path.join("::"));
-                graph.entry(module[folder.len()].clone()).or_default().entry(target[folder.len()].clone()).or_insert(by);
+                graph
+                    .entry(module[folder.len()].clone())
+                    .or_default()
+                    .entry(target[folder.len()].clone())
+                    .or_insert(by);
             }
         }
         graph
@@ -132,12 +179,19 @@ impl Source {
         let mut found = Vec::new();
         for folder in &self.modules {
             let (graph, mut told) = (self.graph(folder), BTreeSet::new());
-            let place = std::iter::once(name.to_owned()).chain(folder.iter().cloned()).collect::<Vec<_>>().join("::");
+            let place = std::iter::once(name.to_owned())
+                .chain(folder.iter().cloned())
+                .collect::<Vec<_>>()
+                .join("::");
             for room in graph.keys() {
-                let Some(way) = way(&graph, room, room).filter(|_| !told.contains(room)) else { continue };
+                let Some(way) = way(&graph, room, room).filter(|_| !told.contains(room)) else {
+                    continue;
+                };
                 let knot: Names = graph
                     .keys()
-                    .filter(|other| way_exists(&graph, room, other) && way_exists(&graph, other, room))
+                    .filter(|other| {
+                        way_exists(&graph, room, other) && way_exists(&graph, other, room)
+                    })
                     .cloned()
                     .collect();
                 told.extend(knot.iter().cloned());
@@ -149,7 +203,11 @@ impl Source {
 }
 
 fn names(path: &str) -> Names {
-    path.split("::").map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    path.split("::")
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The lines compiled for the product, without comments, and the modules declared for tests only.
@@ -160,12 +218,20 @@ fn product(text: &str) -> (Vec<&str>, Vec<String>) {
         let code = line.trim_start();
         if code.starts_with("#[cfg(test") || code.starts_with("#[cfg(all(test") {
             let indent = line.len() - code.len();
-            let Some(item) = lines.find(|line| !line.trim_start().starts_with(['#', '/'])) else { break };
-            let module = item.trim_start().split_once("mod ").and_then(|(_, name)| name.strip_suffix(';'));
+            let Some(item) = lines.find(|line| !line.trim_start().starts_with(['#', '/'])) else {
+                break;
+            };
+            let module = item
+                .trim_start()
+                .split_once("mod ")
+                .and_then(|(_, name)| name.strip_suffix(';'));
             tests.extend(module.map(str::to_owned));
             if item.ends_with(['{', '(']) {
                 // Up to the line that closes it.
-                lines.find(|line| line.len() - line.trim_start().len() == indent && line.trim_start().starts_with('}'));
+                lines.find(|line| {
+                    line.len() - line.trim_start().len() == indent
+                        && line.trim_start().starts_with('}')
+                });
             }
         } else if !code.starts_with("//") {
             kept.push(code.split("// ").next().unwrap_or_default().trim_end());
@@ -182,14 +248,18 @@ fn tree(prefix: &str, text: &str) -> Vec<(Names, String)> {
             depth += i32::from(c == '{') - i32::from(c == '}');
             depth == 0 && c == ','
         });
-        return parts.flat_map(|part| tree(&format!("{prefix}{head}"), part)).collect();
+        return parts
+            .flat_map(|part| tree(&format!("{prefix}{head}"), part))
+            .collect();
     }
     let (path, alias) = text.split_once(" as ").unwrap_or((text, ""));
     let mut path = names(&format!("{prefix}{}", path.trim()));
     if path.len() > 1 {
         path.pop_if(|last| last == "self");
     }
-    let name = Some(alias.trim().to_owned()).filter(|name| !name.is_empty()).or_else(|| path.last().cloned());
+    let name = Some(alias.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .or_else(|| path.last().cloned());
     name.map(|name| (path, name)).into_iter().collect()
 }
 
@@ -231,7 +301,14 @@ fn read(folder: &Path, below: &str, files: &mut BTreeMap<String, String>) -> io:
 /// The crates below a folder: name and folder of each.
 fn crates(folder: &Path, depth: usize, found: &mut BTreeMap<String, PathBuf>) -> io::Result<()> {
     if folder.join("Cargo.toml").exists() && folder.join("src").is_dir() {
-        found.insert(folder.file_name().unwrap_or_default().to_string_lossy().into_owned(), folder.to_owned());
+        found.insert(
+            folder
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
+            folder.to_owned(),
+        );
     }
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -246,16 +323,24 @@ fn crates(folder: &Path, depth: usize, found: &mut BTreeMap<String, PathBuf>) ->
 
 /// The dependencies of a manifest, without dev-dependencies.
 fn dependencies(manifest: &str) -> BTreeSet<&str> {
-    let sections = manifest.split("\n[").filter_map(|section| section.split_once("]\n"));
-    let product = sections.filter(|(name, _)| name.ends_with("dependencies") && !name.ends_with("dev-dependencies"));
-    product.flat_map(|(_, lines)| lines.lines()).filter_map(|line| line.split(['.', ' ', '=']).next()).collect()
+    let sections = manifest
+        .split("\n[")
+        .filter_map(|section| section.split_once("]\n"));
+    let product = sections
+        .filter(|(name, _)| name.ends_with("dependencies") && !name.ends_with("dev-dependencies"));
+    product
+        .flat_map(|(_, lines)| lines.lines())
+        .filter_map(|line| line.split(['.', ' ', '=']).next())
+        .collect()
 }
 
 /// The dependencies between crates that [`SHARED`] and [`SIDES`] do not permit. `crates` maps each crate's name to its folder and manifest.
 fn wrong_arrows(crates: &BTreeMap<String, (PathBuf, String)>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, (folder, manifest)) in crates {
-        let own = dependencies(manifest).into_iter().filter_map(|to| Some((to, &crates.get(to)?.0)));
+        let own = dependencies(manifest)
+            .into_iter()
+            .filter_map(|to| Some((to, &crates.get(to)?.0)));
         let shared = |name: &str| SHARED.iter().find(|(shared, _)| *shared == name);
         let side = SIDES.iter().find(|side| folder.starts_with(side));
         let may = |to: &str, at: &Path| match (shared(name), side) {
@@ -263,7 +348,10 @@ fn wrong_arrows(crates: &BTreeMap<String, (PathBuf, String)>) -> Vec<String> {
             (None, Some(side)) => shared(to).is_some() || at.starts_with(side),
             (None, None) => true,
         };
-        wrong.extend(own.filter(|(to, at)| !may(to, at)).map(|(to, _)| format!("{name} depends on {to}")));
+        wrong.extend(
+            own.filter(|(to, at)| !may(to, at))
+                .map(|(to, _)| format!("{name} depends on {to}")),
+        );
     }
     wrong
 }
@@ -273,12 +361,18 @@ mod tests {
     use super::*;
 
     fn knots(files: &[(&str, &str)]) -> Vec<(String, Names, String)> {
-        let files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
+        let files = files
+            .iter()
+            .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
+            .collect();
         Source::of(&files).knots("x")
     }
 
     fn rooms(files: &[(&str, &str)]) -> Vec<(String, Names)> {
-        knots(files).into_iter().map(|(place, knot, _)| (place, knot)).collect()
+        knots(files)
+            .into_iter()
+            .map(|(place, knot, _)| (place, knot))
+            .collect()
     }
 
     #[test]
@@ -286,20 +380,36 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let (mut all, mut found) = (BTreeMap::new(), Vec::new());
         crates(root, 2, &mut all).unwrap();
-        for name in ["crds", "controller", "runner-agent", "tool-versions", "tests", "xtask"] {
+        for name in [
+            "crds",
+            "controller",
+            "runner-agent",
+            "tool-versions",
+            "tests",
+            "xtask",
+        ] {
             assert!(all.contains_key(name), "{name} is not in {all:?}");
         }
         for (name, folder) in all {
             let mut files = BTreeMap::new();
             read(&folder.join("src"), "", &mut files).unwrap();
             let source = Source::of(&files);
-            assert!(source.modules.len() == 1 || !source.paths.is_empty(), "{name} is not understood");
+            assert!(
+                source.modules.len() == 1 || !source.paths.is_empty(),
+                "{name} is not understood"
+            );
             found.extend(source.knots(&name));
         }
         let told = |(place, knot, way): &(String, Names, String)| {
-            format!("{place}: these rooms use each other: {knot:?}; the shortest way around:\n  {way}")
+            format!(
+                "{place}: these rooms use each other: {knot:?}; the shortest way around:\n  {way}"
+            )
         };
-        assert!(found.is_empty(), "{}", found.iter().map(told).collect::<Vec<_>>().join("\n\n"));
+        assert!(
+            found.is_empty(),
+            "{}",
+            found.iter().map(told).collect::<Vec<_>>().join("\n\n")
+        );
     }
 
     #[test]
@@ -309,17 +419,26 @@ mod tests {
         crates(root, 2, &mut all).unwrap();
         let of = |(name, folder): (String, PathBuf)| {
             let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
-            (name, (folder.strip_prefix(root).unwrap().to_owned(), manifest))
+            (
+                name,
+                (folder.strip_prefix(root).unwrap().to_owned(), manifest),
+            )
         };
         let mut crates: BTreeMap<_, _> = all.into_iter().map(of).collect();
         for (name, _) in SHARED {
             assert!(crates.contains_key(name), "there is no crate {name}");
         }
-        assert!(dependencies(&crates["source"].1).contains("crds"), "no dependencies were read");
+        assert!(
+            dependencies(&crates["source"].1).contains("crds"),
+            "no dependencies were read"
+        );
         assert_eq!(wrong_arrows(&crates), Vec::<String>::new());
-        for (name, to) in
-            [("source", "runner-agent"), ("tool-versions", "crds"), ("runner-agent", "sources"), ("datastore", "runner-agent")]
-        {
+        for (name, to) in [
+            ("source", "runner-agent"),
+            ("tool-versions", "crds"),
+            ("runner-agent", "sources"),
+            ("datastore", "runner-agent"),
+        ] {
             let before = crates[name].1.clone();
             let manifest = &mut crates.get_mut(name).unwrap().1;
             *manifest = format!("{manifest}\n[dependencies]\n{to}.workspace = true\n");
@@ -332,11 +451,23 @@ mod tests {
     fn one_direction_is_no_knot() {
         let files = [
             ("lib.rs", "pub mod a;\npub mod b;\nmod c;\npub use a::A;"),
-            ("a.rs", "use std::fs;\n// crate::b::B\npub struct A; // crate::b::B"),
-            ("b/mod.rs", "pub mod d;\nmod e;\nuse crate::{\n    a::A as Other,\n    c,\n};\npub(in crate::b) struct B;"),
-            ("b/d.rs", "fn f() {\n    super::super::a::f();\n    crate::A;\n}"),
+            (
+                "a.rs",
+                "use std::fs;\n// crate::b::B\npub struct A; // crate::b::B",
+            ),
+            (
+                "b/mod.rs",
+                "pub mod d;\nmod e;\nuse crate::{\n    a::A as Other,\n    c,\n};\npub(in crate::b) struct B;",
+            ),
+            (
+                "b/d.rs",
+                "fn f() {\n    super::super::a::f();\n    crate::A;\n}",
+            ),
             ("b/e.rs", "use super::d;"),
-            ("c.rs", "#[cfg(test)]\nuse crate::b::B;\nfn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}"),
+            (
+                "c.rs",
+                "#[cfg(test)]\nuse crate::b::B;\nfn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}",
+            ),
         ];
         assert_eq!(rooms(&files), []);
     }
@@ -358,8 +489,17 @@ mod tests {
             ];
             let found = knots(&files);
             let (place, knot, way) = found.first().unwrap_or_else(|| panic!("{back}"));
-            assert_eq!((found.len(), place.as_str(), knot.join(" ")), (1, "x", "a b c".to_owned()), "{back}");
-            assert!(way.starts_with("a\n  -> c: a has crate::c::C\n  -> b: c has crate::b\n  -> a: b has crate::"), "{way}");
+            assert_eq!(
+                (found.len(), place.as_str(), knot.join(" ")),
+                (1, "x", "a b c".to_owned()),
+                "{back}"
+            );
+            assert!(
+                way.starts_with(
+                    "a\n  -> c: a has crate::c::C\n  -> b: c has crate::b\n  -> a: b has crate::"
+                ),
+                "{way}"
+            );
         }
     }
 
@@ -371,7 +511,10 @@ mod tests {
             ("a/b.rs", "use super::c::C;"),
             ("a/c.rs", "fn f() {\n    super::b::f()\n}"),
         ];
-        assert_eq!(rooms(&inside), [("x::a".to_owned(), vec!["b".to_owned(), "c".to_owned()])]);
+        assert_eq!(
+            rooms(&inside),
+            [("x::a".to_owned(), vec!["b".to_owned(), "c".to_owned()])]
+        );
         let above = [
             ("lib.rs", ""),
             ("a/mod.rs", "mod b;\nmod c;"),
@@ -379,14 +522,20 @@ mod tests {
             ("a/c.rs", ""),
             ("d.rs", "use crate::a::c;"),
         ];
-        assert_eq!(rooms(&above), [("x".to_owned(), vec!["a".to_owned(), "d".to_owned()])]);
+        assert_eq!(
+            rooms(&above),
+            [("x".to_owned(), vec!["a".to_owned(), "d".to_owned()])]
+        );
     }
 
     #[test]
     fn code_for_tests_only_does_not_count() {
         let files = [
             ("lib.rs", "#[cfg(test)]\nmod testing;\nmod a;\nmod b;"),
-            ("a.rs", "use crate::b;\n#[cfg(test)]\n#[allow(x)]\nmod tests;\n#[cfg(not(test))]\nfn f() {}"),
+            (
+                "a.rs",
+                "use crate::b;\n#[cfg(test)]\n#[allow(x)]\nmod tests;\n#[cfg(not(test))]\nfn f() {}",
+            ),
             ("a/tests.rs", "use crate::testing;"),
             (
                 "b.rs",

@@ -87,9 +87,19 @@ impl Times {
     /// The time of a stage and its budget, in minutes, with a mark if the time is above the budget.
     pub(crate) fn beside(&self, stage: &str, taken: Duration) -> String {
         let minutes = |time: Duration| time.as_secs_f64() / 60.0;
-        let budget = self.0.get(stage).map(|seconds| minutes(Duration::from_secs(*seconds)));
-        let (taken, of) = (minutes(taken), budget.map(|budget| format!("of {budget:.1}")));
-        let mark = if budget.is_some_and(|budget| taken > budget) { '!' } else { ' ' };
+        let budget = self
+            .0
+            .get(stage)
+            .map(|seconds| minutes(Duration::from_secs(*seconds)));
+        let (taken, of) = (
+            minutes(taken),
+            budget.map(|budget| format!("of {budget:.1}")),
+        );
+        let mark = if budget.is_some_and(|budget| taken > budget) {
+            '!'
+        } else {
+            ' '
+        };
         format!("{taken:>6.1} min {:<8}{mark}", of.unwrap_or_default())
     }
 }
@@ -136,7 +146,11 @@ fn measure(cache: &Cache) -> Result<Figures> {
 /// The size of a program without line tables, as in an image. `None` if it is not built or `strip` is missing.
 fn stripped(program: &Path, scratch: &Path) -> Option<u64> {
     let mut strip = Command::new("strip");
-    run(strip.args(["--strip-debug", "-o"]).arg(scratch).arg(program)).ok()?;
+    run(strip
+        .args(["--strip-debug", "-o"])
+        .arg(scratch)
+        .arg(program))
+    .ok()?;
     let bytes = fs::metadata(scratch).ok()?.len();
     cache::remove(scratch).ok()?;
     Some(bytes)
@@ -145,10 +159,15 @@ fn stripped(program: &Path, scratch: &Path) -> Option<u64> {
 /// The size of the smallest archive of an image: a second archive of the runner contains the test tools.
 fn archive(directory: &Path, image: &str) -> Option<u64> {
     let start = format!("{image}-");
-    let is_archive = |name: &str| name.strip_suffix(".tar").is_some_and(|stem| stem.starts_with(&start));
+    let is_archive = |name: &str| {
+        name.strip_suffix(".tar")
+            .is_some_and(|stem| stem.starts_with(&start))
+    };
     let entries = fs::read_dir(directory).ok()?.flatten();
     let archives = entries.filter(|entry| is_archive(&entry.file_name().to_string_lossy()));
-    archives.filter_map(|entry| Some(entry.metadata().ok()?.len())).min()
+    archives
+        .filter_map(|entry| Some(entry.metadata().ok()?.len()))
+        .min()
 }
 
 /// The processor time of `cargo demo --yes` with its pods. It depends on the present state of the cache and the cluster.
@@ -170,7 +189,10 @@ fn recorded(cache: &Cache) -> BTreeMap<String, u64> {
 /// The times in a file. Empty if it cannot be read.
 fn seconds_in(file: &Path) -> BTreeMap<String, u64> {
     let figures = cache::read(file).and_then(|text| parse(&text));
-    figures.ok().and_then(|mut figures| figures.remove(SECONDS)).unwrap_or_default()
+    figures
+        .ok()
+        .and_then(|mut figures| figures.remove(SECONDS))
+        .unwrap_or_default()
 }
 
 const RECORD: &str = "budgets/processor.toml";
@@ -178,7 +200,9 @@ const RECORD: &str = "budgets/processor.toml";
 fn record(cache: &Cache, taken: impl IntoIterator<Item = (String, Duration)>) -> Result<()> {
     let mut seconds = recorded(cache);
     // Rounded up, so that a stage that was measured has a figure.
-    let taken = taken.into_iter().map(|(name, taken)| (name, taken.as_secs() + 1));
+    let taken = taken
+        .into_iter()
+        .map(|(name, taken)| (name, taken.as_secs() + 1));
     seconds.extend(taken);
     let figures = Figures::from([(SECONDS.to_owned(), seconds)]);
     cache::write(&cache.path(RECORD), render(&figures))
@@ -202,13 +226,21 @@ fn compare(budgets: &Figures, measured: &Figures) -> Compared {
         for name in names {
             let (budget, found) = (budgets.get(name), measured.get(name));
             let remark = match (budget, found) {
-                (Some(budget), Some(found)) if found > budget => Some(format!("{} above its budget", found - budget)),
+                (Some(budget), Some(found)) if found > budget => {
+                    Some(format!("{} above its budget", found - budget))
+                }
                 (None, Some(_)) if is_exact => Some("has no budget".to_owned()),
                 _ => None,
             };
             let (found, budget) = (number(found), number(budget));
-            let shown = remark.as_ref().map(|remark| format!("  {mark}{remark}")).unwrap_or_default();
-            let _ = writeln!(table, "budget {section:<17} {name:<31} {found:>10} of {budget:>10}{shown}");
+            let shown = remark
+                .as_ref()
+                .map(|remark| format!("  {mark}{remark}"))
+                .unwrap_or_default();
+            let _ = writeln!(
+                table,
+                "budget {section:<17} {name:<31} {found:>10} of {budget:>10}{shown}"
+            );
             if let Some(remark) = remark.filter(|_| is_exact) {
                 let advice = "write less, or set the row of design/budgets.toml in a commit that says what it carries";
                 errors.push(format!("{section} of {name}: {found} {remark}; {advice}"));
@@ -232,7 +264,9 @@ fn replace(budgets: &mut Figures, measured: Figures) {
 fn parse(text: &str) -> Result<Figures> {
     let figures: Figures = toml::from_str(text)?;
     let known = [CODE, COMMENTS, FIELDS, BYTES, SECONDS];
-    let unknown = figures.keys().find(|section| !known.contains(&section.as_str()));
+    let unknown = figures
+        .keys()
+        .find(|section| !known.contains(&section.as_str()));
     ensure!(unknown.is_none(), "there is no section {unknown:?}");
     Ok(figures)
 }
@@ -254,7 +288,9 @@ fn render(figures: &Figures) -> String {
 
 /// The comment at the beginning of the file.
 fn head(text: &str) -> String {
-    text.split_inclusive('\n').take_while(|line| line.starts_with('#')).collect()
+    text.split_inclusive('\n')
+        .take_while(|line| line.starts_with('#'))
+        .collect()
 }
 
 #[cfg(test)]
@@ -272,7 +308,13 @@ mod tests {
 
     #[test]
     fn counts_above_or_without_budget_fail_bytes_and_times_do_not() {
-        let budgets = figures(&[(CODE, "a", 10), (CODE, "gone", 5), (FIELDS, "api", 3), (BYTES, "x", 1), (SECONDS, "sim", 1)]);
+        let budgets = figures(&[
+            (CODE, "a", 10),
+            (CODE, "gone", 5),
+            (FIELDS, "api", 3),
+            (BYTES, "x", 1),
+            (SECONDS, "sim", 1),
+        ]);
         let cases = [
             (CODE, "a", 10, ""),
             (CODE, "a", 11, "code of a: 11 1 above its budget; "),
@@ -291,14 +333,30 @@ mod tests {
         // A developer's machine has no figures for images and times.
         assert!(compare(&budgets, &Figures::new()).errors.is_empty());
         let table = compare(&budgets, &figures(&[(BYTES, "x", 9)])).table;
-        assert!(table.contains("9 of          1  warning: 8 above its budget\n"), "{table}");
+        assert!(
+            table.contains("9 of          1  warning: 8 above its budget\n"),
+            "{table}"
+        );
     }
 
     #[test]
     fn written_budgets_are_parsed_again_and_keep_unmeasured_rows() {
-        let mut budgets = figures(&[(CODE, "a/b", 10), (CODE, "gone", 5), (BYTES, "image x", 7), (SECONDS, "pods alone", 9)]);
-        replace(&mut budgets, figures(&[(CODE, "a/b", 8), (SECONDS, "sim", 3)]));
-        let expected = figures(&[(CODE, "a/b", 8), (BYTES, "image x", 7), (SECONDS, "pods alone", 9), (SECONDS, "sim", 3)]);
+        let mut budgets = figures(&[
+            (CODE, "a/b", 10),
+            (CODE, "gone", 5),
+            (BYTES, "image x", 7),
+            (SECONDS, "pods alone", 9),
+        ]);
+        replace(
+            &mut budgets,
+            figures(&[(CODE, "a/b", 8), (SECONDS, "sim", 3)]),
+        );
+        let expected = figures(&[
+            (CODE, "a/b", 8),
+            (BYTES, "image x", 7),
+            (SECONDS, "pods alone", 9),
+            (SECONDS, "sim", 3),
+        ]);
         assert_eq!(budgets, expected);
         assert_eq!(parse(&render(&budgets)).unwrap(), expected);
         assert_eq!(head("# one\n# two\n\n[code]\n"), "# one\n# two\n");

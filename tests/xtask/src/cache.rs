@@ -65,7 +65,8 @@ impl Cache {
         let temporary = parent.join(format!(".{name}.partial"));
         remove(&temporary)?;
         build(&temporary)?;
-        fs::rename(&temporary, target).with_context(|| format!("cannot move a finished build to {}", target.display()))
+        fs::rename(&temporary, target)
+            .with_context(|| format!("cannot move a finished build to {}", target.display()))
     }
 }
 
@@ -83,7 +84,9 @@ pub fn key<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> String {
         hash.update(part);
     }
     let digest: [u8; 32] = hash.finalize().into();
-    let first = digest.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    let first = digest
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_be_bytes(*bytes));
     format!("{first:016x}")
 }
 
@@ -91,12 +94,18 @@ pub fn key<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> String {
 pub fn file_key(path: &Path) -> Result<String> {
     use std::os::unix::fs::MetadataExt as _;
     let meta = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
-    Ok(key([format!("{} {} {}", meta.len(), meta.mtime(), meta.mtime_nsec())]))
+    Ok(key([format!(
+        "{} {} {}",
+        meta.len(),
+        meta.mtime(),
+        meta.mtime_nsec()
+    )]))
 }
 
 /// Creates a directory and its parents.
 pub fn create_dir(path: &Path) -> Result<()> {
-    fs::create_dir_all(path).with_context(|| format!("cannot create the directory {}", path.display()))
+    fs::create_dir_all(path)
+        .with_context(|| format!("cannot create the directory {}", path.display()))
 }
 
 /// Reads a text file.
@@ -129,9 +138,11 @@ pub fn remove(path: &Path) -> Result<()> {
 
 fn directory(variable: &str, below_home: &str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable).filter(|value| !value.is_empty()) {
-        return std::path::absolute(&path).with_context(|| format!("${variable} is no usable path"));
+        return std::path::absolute(&path)
+            .with_context(|| format!("${variable} is no usable path"));
     }
-    let home = std::env::var_os("HOME")
-        .with_context(|| format!("neither ${variable} nor $HOME is set; set ${variable} to a directory"))?;
+    let home = std::env::var_os("HOME").with_context(|| {
+        format!("neither ${variable} nor $HOME is set; set ${variable} to a directory")
+    })?;
     Ok(PathBuf::from(home).join(below_home))
 }

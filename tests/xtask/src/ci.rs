@@ -50,7 +50,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     fs::create_dir_all(&logs)?;
     let started = Instant::now();
     let built = OnceLock::new();
-    let plan = Plan { options, built: &built };
+    let plan = Plan {
+        options,
+        built: &built,
+    };
     let outcomes = run_all(plan.wanted()?, &logs);
     // A filtered run is no measurement of a stage.
     if options.tests.is_none()
@@ -84,28 +87,51 @@ impl<'a> Plan<'a> {
     fn wanted(self) -> Result<Vec<Stage<'a>>> {
         let mut stages = self.all()?;
         if let Some(only) = &self.options.only {
-            let named: Vec<_> = stages.iter().filter(|stage| stage.name.contains(only.as_str())).collect();
+            let named: Vec<_> = stages
+                .iter()
+                .filter(|stage| stage.name.contains(only.as_str()))
+                .collect();
             ensure!(!named.is_empty(), "no stage is called {only}");
-            let kept: Vec<_> = named.iter().flat_map(|stage| [&[stage.name], stage.needs].concat()).collect();
+            let kept: Vec<_> = named
+                .iter()
+                .flat_map(|stage| [&[stage.name], stage.needs].concat())
+                .collect();
             stages.retain(|stage| kept.contains(&stage.name));
         }
         Ok(stages)
     }
 
     fn all(self) -> Result<Vec<Stage<'a>>> {
-        let all = ["--release", "--workspace", "--lib", "--bins", "--tests", JSON];
+        let all = [
+            "--release",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--tests",
+            JSON,
+        ];
         let built = move |text: &str| {
             crates::store(text);
             let programs = command::executables(text);
             ensure!(!programs.is_empty(), "cargo names no program that it built");
-            self.built.set(Built { programs, messages: text.to_owned() }).ok().context("built twice")
+            self.built
+                .set(Built {
+                    programs,
+                    messages: text.to_owned(),
+                })
+                .ok()
+                .context("built twice")
         };
         let build = move || {
             crates::seed();
             vec![cargo(&["build"], &all)]
         };
         let suite = |name| Stage::new(name, &["build"], move || self.programs("test", name));
-        let low = |name| Stage::new(name, &["build"], move || self.programs("test", name).iter().map(lowly).collect());
+        let low = |name| {
+            Stage::new(name, &["build"], move || {
+                self.programs("test", name).iter().map(lowly).collect()
+            })
+        };
         let units = move || self.programs("lib", "").iter().map(lowly).collect();
         let before = generated()?;
         let mut stages = vec![
@@ -113,7 +139,9 @@ impl<'a> Plan<'a> {
             // After the tools, which everything in pods waits for, and in parallel with the later stages. One test of the last suite and
             // the last one in pods need it.
             Stage::new("forge", &["tools"], || vec![lowly(&xtask("forge"))]),
-            Stage::new("format", &[], || vec![cargo(&["fmt", "--all", "--check"], &[])]),
+            Stage::new("format", &[], || {
+                vec![cargo(&["fmt", "--all", "--check"], &[])]
+            }),
             // One command, so that Cargo parallelises all crates and compiles none twice.
             Stage::new("build", &[], build).then(built),
             // After the build, which downloads crates: Cargo locks its package cache.
@@ -121,8 +149,10 @@ impl<'a> Plan<'a> {
             Stage::new("commits", &[], || vec![xtask("commits")]),
             // Lines need no build, so that `--only budgets` takes seconds.
             Stage::new("budgets", &[], move || vec![self.budgets()]).after("build"),
-            Stage::new("generate", &["build"], move || self.programs("bin", "crdgen"))
-                .then(move |_| unchanged(&before, &generated()?)),
+            Stage::new("generate", &["build"], move || {
+                self.programs("bin", "crdgen")
+            })
+            .then(move |_| unchanged(&before, &generated()?)),
             // Suites in pods.
             Stage::new("pods", PODS, move || self.pods("together")),
             Stage::new("pods alone", PODS, move || self.pods("alone")),
@@ -132,7 +162,10 @@ impl<'a> Plan<'a> {
             suite("program").after("attempts"),
             Stage::new("store", PODS, move || self.programs("test", "store")).after("program"),
             Stage::new("local", PODS, move || self.programs("test", "local")).after("store"),
-            Stage::new("api", &["build", "tools", "forge"], move || self.programs("test", "api")).after("local"),
+            Stage::new("api", &["build", "tools", "forge"], move || {
+                self.programs("test", "api")
+            })
+            .after("local"),
             // At the lowest priority: tests that only compute, and beside them two that mostly wait.
             low("versions"),
             low("sim").after("versions"),
@@ -140,10 +173,18 @@ impl<'a> Plan<'a> {
             low("followed").after("fetched"),
             Stage::new("units", &["build"], units).after("sim"),
         ];
-        let clippy = move || vec![lowly(cargo(&["clippy"], &all).args(["--", "-D", "warnings"]))];
+        let clippy = move || {
+            vec![lowly(
+                cargo(&["clippy"], &all).args(["--", "-D", "warnings"]),
+            )]
+        };
         // With the messages of the build: a snapshot covers one target folder and is replaced whole.
         let checked = move |text: &str| {
-            let built = self.built.get().map(|built| built.messages.as_str()).unwrap_or_default();
+            let built = self
+                .built
+                .get()
+                .map(|built| built.messages.as_str())
+                .unwrap_or_default();
             crates::store(&[built, text].concat());
             Ok(())
         };
@@ -158,9 +199,15 @@ impl<'a> Plan<'a> {
 
     /// The built programs of a kind, with `PAWL_PROGRAMS` set: all if `name` is empty, else the one of that name.
     fn programs(self, kind: &str, name: &str) -> Vec<Command> {
-        let all = self.built.get().map(|built| built.programs.as_slice()).unwrap_or_default();
+        let all = self
+            .built
+            .get()
+            .map(|built| built.programs.as_slice())
+            .unwrap_or_default();
         let programs = self.directory().unwrap_or(Path::new(""));
-        let wanted = all.iter().filter(|one| one.kind == kind && (name.is_empty() || one.target == name));
+        let wanted = all
+            .iter()
+            .filter(|one| one.kind == kind && (name.is_empty() || one.target == name));
         wanted
             .map(|one| {
                 let mut command = Command::new(&one.path);
@@ -180,13 +227,23 @@ impl<'a> Plan<'a> {
 
     fn budgets(self) -> Command {
         let mut command = xtask("budgets");
-        command.envs(self.directory().map(|directory| ("PAWL_PROGRAMS", directory)));
+        command.envs(
+            self.directory()
+                .map(|directory| ("PAWL_PROGRAMS", directory)),
+        );
         command
     }
 
     /// The directory of the built programs.
     fn directory(self) -> Option<&'a Path> {
-        self.built.get().and_then(|built| built.programs.iter().find(|one| one.kind == "bin")?.path.parent())
+        self.built.get().and_then(|built| {
+            built
+                .programs
+                .iter()
+                .find(|one| one.kind == "bin")?
+                .path
+                .parent()
+        })
     }
 
     fn pods(self, part: &str) -> Vec<Command> {
@@ -201,9 +258,21 @@ impl<'a> Plan<'a> {
         let mut commands = self.programs("bin", "chaos");
         for command in &mut commands {
             // A new seed each time; it is printed.
-            let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let seed = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs();
             let seconds = KILLS.as_secs().to_string();
-            command.args(["--kills", "100000", "--seconds", &seconds, "--seed", &seed.to_string(), "--layers", "3"]);
+            command.args([
+                "--kills",
+                "100000",
+                "--seconds",
+                &seconds,
+                "--seed",
+                &seed.to_string(),
+                "--layers",
+                "3",
+            ]);
         }
         commands
     }
@@ -211,7 +280,11 @@ impl<'a> Plan<'a> {
 
 fn cargo(task: &[&str], arguments: &[&str]) -> Command {
     let mut command = command::cargo();
-    command.current_dir(root()).args(task).args(arguments).env("CARGO_TERM_COLOR", "never");
+    command
+        .current_dir(root())
+        .args(task)
+        .args(arguments)
+        .env("CARGO_TERM_COLOR", "never");
     command
 }
 
@@ -226,7 +299,8 @@ fn xtask(task: &str) -> Command {
 /// schedules by session (`sched_autogroup`), a nice value counts within its session only, so the command gets its own session with the
 /// lowest weight. It still ends with this program.
 fn lowly(command: &Command) -> Command {
-    const SCRIPT: &str = "echo 19 2>/dev/null > /proc/self/autogroup; exec nice -n 19 \"$0\" \"$@\"";
+    const SCRIPT: &str =
+        "echo 19 2>/dev/null > /proc/self/autogroup; exec nice -n 19 \"$0\" \"$@\"";
     let mut lowly = Command::new("setsid");
     lowly.args(["setpriv", "--pdeathsig", "KILL", "sh", "-c", SCRIPT]);
     command::within(lowly, command)
@@ -235,8 +309,12 @@ fn lowly(command: &Command) -> Command {
 /// The generated files and their content. Those of the guide are among handwritten pages.
 fn generated() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut files = BTreeMap::new();
-    for directory in ["charts/pawl/files/crds", "design/guide"].map(|directory| root().join(directory)) {
-        for entry in fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))? {
+    for directory in
+        ["charts/pawl/files/crds", "design/guide"].map(|directory| root().join(directory))
+    {
+        for entry in fs::read_dir(&directory)
+            .with_context(|| format!("cannot read {}", directory.display()))?
+        {
             let path = entry?.path();
             files.insert(path.clone(), fs::read(&path)?);
         }
@@ -244,17 +322,36 @@ fn generated() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     Ok(files)
 }
 
-fn unchanged(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
-    let changed = after.keys().chain(before.keys()).find(|path| after.get(*path) != before.get(*path));
-    changed.map_or(Ok(()), |path| Err(anyhow::anyhow!("{} was not up to date; commit what the generator wrote", path.display())))
+fn unchanged(
+    before: &BTreeMap<PathBuf, Vec<u8>>,
+    after: &BTreeMap<PathBuf, Vec<u8>>,
+) -> Result<()> {
+    let changed = after
+        .keys()
+        .chain(before.keys())
+        .find(|path| after.get(*path) != before.get(*path));
+    changed.map_or(Ok(()), |path| {
+        Err(anyhow::anyhow!(
+            "{} was not up to date; commit what the generator wrote",
+            path.display()
+        ))
+    })
 }
 
 /// Stores the processor time of successful stages, and the sum if all succeeded.
 fn remember(outcomes: &[Outcome], all: bool) -> Result<()> {
     let well = || outcomes.iter().filter(|outcome| outcome.end == End::Well);
-    let sum =
-        (all && well().count() == outcomes.len()).then(|| (Times::ALL.to_owned(), well().map(|outcome| outcome.processor).sum()));
-    budgets::remember(well().map(|outcome| (outcome.name.to_owned(), outcome.processor)).chain(sum))
+    let sum = (all && well().count() == outcomes.len()).then(|| {
+        (
+            Times::ALL.to_owned(),
+            well().map(|outcome| outcome.processor).sum(),
+        )
+    });
+    budgets::remember(
+        well()
+            .map(|outcome| (outcome.name.to_owned(), outcome.processor))
+            .chain(sum),
+    )
 }
 
 fn close(mut outcomes: Vec<Outcome>, took: Duration) -> ExitCode {
@@ -267,18 +364,47 @@ fn close(mut outcomes: Vec<Outcome>, took: Duration) -> ExitCode {
     }
     let times = Times::read();
     println!("\n   began     took    processor");
-    for Outcome { name, began, took, end, count: tests, processor } in &outcomes {
-        let tests_run =
-            if tests.passed + tests.failed > 0 { format!("{} tests", tests.passed + tests.failed) } else { String::new() };
-        let (began, took, processor) = (began.as_secs_f64(), took.as_secs_f64(), times.beside(name, *processor));
-        println!("{began:>6.0} s {took:>6.0} s  {processor}  {name:<12} {:<7} {tests_run}", end.word());
+    for Outcome {
+        name,
+        began,
+        took,
+        end,
+        count: tests,
+        processor,
+    } in &outcomes
+    {
+        let tests_run = if tests.passed + tests.failed > 0 {
+            format!("{} tests", tests.passed + tests.failed)
+        } else {
+            String::new()
+        };
+        let (began, took, processor) = (
+            began.as_secs_f64(),
+            took.as_secs_f64(),
+            times.beside(name, *processor),
+        );
+        println!(
+            "{began:>6.0} s {took:>6.0} s  {processor}  {name:<12} {:<7} {tests_run}",
+            end.word()
+        );
         count += *tests;
     }
-    let broken = outcomes.iter().filter(|outcome| outcome.end != End::Well).count() as u64;
+    let broken = outcomes
+        .iter()
+        .filter(|outcome| outcome.end != End::Well)
+        .count() as u64;
     let processor: Duration = outcomes.iter().map(|outcome| outcome.processor).sum();
-    println!("         {:>6.0} s  {}  in all", took.as_secs_f64(), times.beside(Times::ALL, processor));
+    println!(
+        "         {:>6.0} s  {}  in all",
+        took.as_secs_f64(),
+        times.beside(Times::ALL, processor)
+    );
     // A failed stage without a failed test counts as one failure.
     count.failed = count.failed.max(broken);
     println!("{} passed, {} failed", count.passed, count.failed);
-    if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if broken == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

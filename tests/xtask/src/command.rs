@@ -10,23 +10,37 @@ use anyhow::{Context, Result, bail};
 pub fn run(mut command: impl BorrowMut<Command>) -> Result<String> {
     let command = command.borrow_mut();
     let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}; is it installed?"))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {name}; is it installed?"))?;
     check(&name, &output)?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Runs a program with arguments; see [`run`].
 pub fn sh(program: &str, args: &[&str]) -> Result<String> {
-    run(Command::new(program).args(args)).with_context(|| format!("`{program} {}` failed", args.join(" ")))
+    run(Command::new(program).args(args))
+        .with_context(|| format!("`{program} {}` failed", args.join(" ")))
 }
 
 /// Cargo, to build more of this workspace from a program that Cargo runs. Removes the variables that Cargo sets for that program: build
 /// scripts depend on them, so all their dependents would be compiled again each time.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let of_the_program =
-        |name: &str| ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|p| name.starts_with(p));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_the_program)) {
+    let of_the_program = |name: &str| {
+        [
+            "CARGO_MANIFEST_",
+            "CARGO_PKG_",
+            "CARGO_BIN_",
+            "CARGO_CRATE_",
+        ]
+        .iter()
+        .any(|p| name.starts_with(p))
+    };
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_the_program))
+    {
         command.env_remove(name);
     }
     command
@@ -75,7 +89,9 @@ pub struct Executable {
 
 /// Parses Cargo's messages, one per line, and skips other lines.
 pub(crate) fn messages(text: &str) -> impl Iterator<Item = serde_json::Value> {
-    text.lines().filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok())
+    text.lines()
+        .filter(|line| line.starts_with('{'))
+        .filter_map(|line| serde_json::from_str(line).ok())
 }
 
 /// The executables in Cargo's messages (`--message-format=json-render-diagnostics`).
@@ -96,7 +112,11 @@ fn check(name: &str, output: &Output) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     bail!("{name} ended with {}:\n{}", output.status, tail(&text, 15));
 }
 
@@ -104,9 +124,22 @@ fn check(name: &str, output: &Output) -> Result<()> {
 pub fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     let words = |line: &&str| {
-        line.split(' ').map(|word| if word.contains("://") { "<address>" } else { word }).collect::<Vec<_>>().join(" ")
+        line.split(' ')
+            .map(|word| {
+                if word.contains("://") {
+                    "<address>"
+                } else {
+                    word
+                }
+            })
+            .collect::<Vec<_>>()
+            .join(" ")
     };
-    all[all.len().saturating_sub(lines)..].iter().map(words).collect::<Vec<_>>().join("\n")
+    all[all.len().saturating_sub(lines)..]
+        .iter()
+        .map(words)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[cfg(test)]

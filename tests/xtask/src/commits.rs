@@ -15,7 +15,12 @@ const LONGEST: usize = 72;
 /// # Errors
 /// All subjects that break the rule, one per line.
 pub fn check() -> Result<()> {
-    let git = |arguments: &[&str]| sh("git", &[&["-C", &root().display().to_string()], arguments].concat());
+    let git = |arguments: &[&str]| {
+        sh(
+            "git",
+            &[&["-C", &root().display().to_string()], arguments].concat(),
+        )
+    };
     let Ok(added) = git(&["log", "--diff-filter=A", "--format=%H", "--", SINCE]) else {
         println!("left out: subjects of commits, since there is no git history");
         return Ok(());
@@ -24,14 +29,24 @@ pub fn check() -> Result<()> {
         println!("left out: subjects of commits, since the history does not have the rule yet");
         return Ok(());
     };
-    let log = git(&["log", "--no-merges", "--format=%h %s", &format!("{first}..HEAD")])?;
+    let log = git(&[
+        "log",
+        "--no-merges",
+        "--format=%h %s",
+        &format!("{first}..HEAD"),
+    ])?;
     let wrong: Vec<String> = log
         .lines()
         .filter_map(|line| line.split_once(' '))
-        .filter_map(|(commit, subject)| problem(subject).map(|problem| format!("{commit} `{subject}`: {problem}")))
+        .filter_map(|(commit, subject)| {
+            problem(subject).map(|problem| format!("{commit} `{subject}`: {problem}"))
+        })
         .collect();
     if wrong.is_empty() {
-        println!("{} subjects of commits are well formed", log.lines().count());
+        println!(
+            "{} subjects of commits are well formed",
+            log.lines().count()
+        );
         return Ok(());
     }
     bail!("{}", wrong.join("\n"))
@@ -39,10 +54,15 @@ pub fn check() -> Result<()> {
 
 fn problem(subject: &str) -> Option<String> {
     // Git's own form.
-    let subject = subject.strip_prefix("Revert \"").and_then(|rest| rest.strip_suffix('"')).unwrap_or(subject);
+    let subject = subject
+        .strip_prefix("Revert \"")
+        .and_then(|rest| rest.strip_suffix('"'))
+        .unwrap_or(subject);
     let is_area = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_./, -".contains(c);
     let well_formed = subject.split_once(": ").is_some_and(|(area, rest)| {
-        !area.is_empty() && area.chars().all(is_area) && rest.starts_with(|c: char| c.is_ascii_lowercase())
+        !area.is_empty()
+            && area.chars().all(is_area)
+            && rest.starts_with(|c: char| c.is_ascii_lowercase())
     });
     if !well_formed {
         return Some("write `area: imperative`, in lower case up to the first word".to_owned());

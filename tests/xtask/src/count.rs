@@ -12,8 +12,14 @@ impl Count {
     /// Adds up `test result: ok. 20 passed; 0 failed; …` of every test program. Our own harnesses print that line too.
     pub(crate) fn read(output: &str) -> Self {
         let mut count = Self::default();
-        for line in output.lines().filter(|line| line.starts_with("test result: ")) {
-            count += Self { passed: before(line, " passed"), failed: before(line, " failed") };
+        for line in output
+            .lines()
+            .filter(|line| line.starts_with("test result: "))
+        {
+            count += Self {
+                passed: before(line, " passed"),
+                failed: before(line, " failed"),
+            };
         }
         count
     }
@@ -28,7 +34,10 @@ impl AddAssign for Count {
 
 /// The number before a word.
 fn before(line: &str, word: &str) -> u64 {
-    line.split_once(word).and_then(|(head, _)| head.rsplit([' ', '.']).next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+    line.split_once(word)
+        .and_then(|(head, _)| head.rsplit([' ', '.']).next())
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -39,6 +48,12 @@ mod tests {
     fn the_closing_lines_are_added_up() {
         let output = "running 2 tests\ntest result: ok. 20 passed; 0 failed; 0 ignored; 0 measured\n\
                       x\ntest result: FAILED. 3 passed; 1 failed; 0 ignored\nthe test result: ok. 9 passed";
-        assert_eq!(Count::read(output), Count { passed: 23, failed: 1 });
+        assert_eq!(
+            Count::read(output),
+            Count {
+                passed: 23,
+                failed: 1
+            }
+        );
     }
 }

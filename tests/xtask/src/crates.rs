@@ -49,7 +49,9 @@ pub(crate) fn store(messages: &str) {
 }
 
 fn seed_from(cache: &Cache) -> Result<()> {
-    let Some(target) = target() else { return Ok(()) };
+    let Some(target) = target() else {
+        return Ok(());
+    };
     let _lock = cache.lock("crates")?;
     let snapshot = cache.path("crates").join(key()?);
     if !snapshot.exists() || has_members(&target)? {
@@ -58,7 +60,9 @@ fn seed_from(cache: &Cache) -> Result<()> {
     let step = report::step("crates", "from the cache");
     // Cargo's own locks: another Cargo may work in the same folder.
     let profiles = profiles(&target)?;
-    let locks = profiles.iter().map(|profile| Lock::wait(&profile.join(".cargo-lock")));
+    let locks = profiles
+        .iter()
+        .map(|profile| Lock::wait(&profile.join(".cargo-lock")));
     let _locks = locks.collect::<Result<Vec<_>>>()?;
     // The hash of a crate that includes a file of `OUT_DIR` contains that path, so crates that were compiled here do not match the
     // snapshot. Remove their fingerprints; Cargo then compiles again the few crates of this program.
@@ -73,7 +77,9 @@ fn seed_from(cache: &Cache) -> Result<()> {
 }
 
 fn store_in(cache: &Cache, messages: &str) -> Result<()> {
-    let Some(target) = target() else { return Ok(()) };
+    let Some(target) = target() else {
+        return Ok(());
+    };
     let _lock = cache.lock("crates")?;
     let units = units(messages, &target)?;
     let (all, snapshot) = (cache.path("crates"), cache.path("crates").join(key()?));
@@ -85,7 +91,8 @@ fn store_in(cache: &Cache, messages: &str) -> Result<()> {
     Cache::install(&fresh, |to| place_all(&units, &target, to))?;
     // A kill between the two leaves no snapshot, which costs one compilation.
     cache::remove(&snapshot)?;
-    fs::rename(&fresh, &snapshot).with_context(|| format!("cannot move crates to {}", snapshot.display()))?;
+    fs::rename(&fresh, &snapshot)
+        .with_context(|| format!("cannot move crates to {}", snapshot.display()))?;
     prune(&all)
 }
 
@@ -104,7 +111,9 @@ fn prune(all: &Path) -> Result<()> {
 /// The target folder of this program. `None` if it is not in one.
 fn target() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
-    let profile = program.parent().filter(|profile| profile.ends_with("release"))?;
+    let profile = program
+        .parent()
+        .filter(|profile| profile.ends_with("release"))?;
     profile.ancestors().nth(2).map(Path::to_owned)
 }
 
@@ -132,13 +141,21 @@ fn key() -> Result<String> {
     let read = |name: &str| cache::read(&root().join(name));
     let lock = read("Cargo.lock")?;
     let packages = lock.split("[[package]]");
-    let third_party: String = packages.filter(|package| package.contains("\nsource = ")).collect();
+    let third_party: String = packages
+        .filter(|package| package.contains("\nsource = "))
+        .collect();
     let manifest = read("Cargo.toml")?;
     let profiles = manifest.find("[profile.").map_or("", |at| &manifest[at..]);
     let rustc = run(Command::new("rustc").arg("-vV").current_dir(root()))?;
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     let config = read(".cargo/config.toml")?;
-    Ok(cache::key([&third_party, profiles, &config, &rustc, &flags]))
+    Ok(cache::key([
+        &third_party,
+        profiles,
+        &config,
+        &rustc,
+        &flags,
+    ]))
 }
 
 /// The units of registry crates in Cargo's messages: compiled files, output of build scripts, and the fingerprints of both.
@@ -147,19 +164,36 @@ fn units(messages: &str, target: &Path) -> Result<Paths> {
     // Fingerprints by profile and by the hash at the end of their names.
     let mut fingerprints = BTreeMap::<PathBuf, BTreeMap<String, PathBuf>>::new();
     for message in command::messages(messages).filter(is_third_party) {
-        let files = message["filenames"].as_array().into_iter().flatten().chain([&message["out_dir"]]);
+        let files = message["filenames"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .chain([&message["out_dir"]]);
         for file in files.filter_map(Value::as_str) {
-            let Ok(file) = Path::new(file).strip_prefix(target) else { continue };
-            let Some(profile) = file.ancestors().find(|folder| folder.ends_with("release")) else { continue };
+            let Ok(file) = Path::new(file).strip_prefix(target) else {
+                continue;
+            };
+            let Some(profile) = file.ancestors().find(|folder| folder.ends_with("release")) else {
+                continue;
+            };
             let mut below = file.strip_prefix(profile)?.iter();
-            let (Some(folder), Some(name)) = (below.next(), below.next()) else { continue };
+            let (Some(folder), Some(name)) = (below.next(), below.next()) else {
+                continue;
+            };
             // `deps/libserde-HASH.rlib`, or `build/serde-HASH/…`, of which the whole folder is taken.
             let unit = profile.join(folder).join(name);
-            let Some((_, hash)) = unit.file_stem().and_then(|stem| stem.to_str()?.rsplit_once('-')) else { continue };
+            let Some((_, hash)) = unit
+                .file_stem()
+                .and_then(|stem| stem.to_str()?.rsplit_once('-'))
+            else {
+                continue;
+            };
             if !fingerprints.contains_key(profile) {
                 fingerprints.insert(profile.to_owned(), by_hash(target, profile)?);
             }
-            let Some(fingerprint) = fingerprints[profile].get(hash) else { continue };
+            let Some(fingerprint) = fingerprints[profile].get(hash) else {
+                continue;
+            };
             found.extend(below_all(target, &unit)?);
             found.extend(below_all(target, fingerprint)?);
         }
@@ -168,13 +202,18 @@ fn units(messages: &str, target: &Path) -> Result<Paths> {
 }
 
 fn is_third_party(message: &Value) -> bool {
-    message["package_id"].as_str().is_some_and(|id| id.starts_with("registry+"))
+    message["package_id"]
+        .as_str()
+        .is_some_and(|id| id.starts_with("registry+"))
 }
 
 fn by_hash(target: &Path, profile: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let folder = profile.join(".fingerprint");
     let names = entries(&target.join(&folder))?;
-    Ok(names.into_iter().filter_map(|name| Some((name.rsplit_once('-')?.1.to_owned(), folder.join(&name)))).collect())
+    Ok(names
+        .into_iter()
+        .filter_map(|name| Some((name.rsplit_once('-')?.1.to_owned(), folder.join(&name))))
+        .collect())
 }
 
 /// The files below `path`, or `path` itself if it is a file, relative to `base`.
@@ -193,7 +232,9 @@ fn below_all(base: &Path, path: &Path) -> Result<Paths> {
 fn place_all(files: &Paths, from: &Path, to: &Path) -> Result<()> {
     let mut files: Vec<_> = files.iter().collect();
     files.sort_by_key(|path| path.iter().any(|part| part == ".fingerprint"));
-    files.into_iter().try_for_each(|path| place(&from.join(path), &to.join(path)))
+    files
+        .into_iter()
+        .try_for_each(|path| place(&from.join(path), &to.join(path)))
 }
 
 /// Places a file with its modification time, atomically. Immutable files are linked, others copied.
@@ -203,8 +244,14 @@ fn place(from: &Path, to: &Path) -> Result<()> {
     let temporary = parent.join(".partial");
     cache::remove(&temporary)?;
     let linked = is_immutable(from) && fs::hard_link(from, &temporary).is_ok();
-    let placed = if linked { Ok(()) } else { copy(from, &temporary) };
-    placed.and_then(|()| fs::rename(&temporary, to)).with_context(|| format!("cannot place {}", to.display()))?;
+    let placed = if linked {
+        Ok(())
+    } else {
+        copy(from, &temporary)
+    };
+    placed
+        .and_then(|()| fs::rename(&temporary, to))
+        .with_context(|| format!("cannot place {}", to.display()))?;
     // Renaming one hard link of a file to another does nothing.
     cache::remove(&temporary)
 }
@@ -229,8 +276,11 @@ fn entries(folder: &Path) -> Result<Vec<String>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
     }
-    let found = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let names = found.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let found =
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let names = found
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
     Ok(names.collect())
 }
 
@@ -268,14 +318,26 @@ mod tests {
 
     #[test]
     fn snapshot_holds_registry_units_with_times_and_no_members() {
-        let (target, snapshot, other) = (Folder::new("target"), Folder::new("snapshot"), Folder::new("other"));
+        let (target, snapshot, other) = (
+            Folder::new("target"),
+            Folder::new("snapshot"),
+            Folder::new("other"),
+        );
         let host = "x/release";
-        for path in
-            ["deps/libserde-01.rlib", "deps/libcrds-02.rlib", "deps/serde-01.d", "build/ring-03/out/a.o", "build/ring-03/output"]
-        {
+        for path in [
+            "deps/libserde-01.rlib",
+            "deps/libcrds-02.rlib",
+            "deps/serde-01.d",
+            "build/ring-03/out/a.o",
+            "build/ring-03/output",
+        ] {
             write(&target.0.join(host), path);
         }
-        for unit in ["serde-01/lib-serde", "crds-02/lib-crds", "ring-03/run-build-script"] {
+        for unit in [
+            "serde-01/lib-serde",
+            "crds-02/lib-crds",
+            "ring-03/run-build-script",
+        ] {
             write(&target.0.join(host), &format!(".fingerprint/{unit}"));
         }
         let at = |path: &str| target.0.join(host).join(path).display().to_string();
@@ -293,11 +355,17 @@ mod tests {
             "build/ring-03/output",
             "deps/libserde-01.rlib",
         ];
-        assert_eq!(found, expected.map(|path| Path::new(host).join(path)).into());
+        assert_eq!(
+            found,
+            expected.map(|path| Path::new(host).join(path)).into()
+        );
 
         let old = std::time::SystemTime::now() - Duration::from_secs(1000);
         for path in &found {
-            let file = fs::File::options().append(true).open(target.0.join(path)).unwrap();
+            let file = fs::File::options()
+                .append(true)
+                .open(target.0.join(path))
+                .unwrap();
             file.set_modified(old).unwrap();
         }
         place_all(&found, &target.0, &snapshot.0).unwrap();
@@ -305,12 +373,20 @@ mod tests {
         write(&other.0.join(host), "deps/libserde-01.rlib");
         place_all(&found, &snapshot.0, &other.0).unwrap();
         assert_eq!(below_all(&other.0, Path::new("")).unwrap(), found);
-        let meta = |folder: &Folder, path: &str| fs::metadata(folder.0.join(host).join(path)).unwrap();
+        let meta =
+            |folder: &Folder, path: &str| fs::metadata(folder.0.join(host).join(path)).unwrap();
         for path in expected {
-            assert_eq!(meta(&other, path).mtime(), meta(&target, path).mtime(), "{path}");
+            assert_eq!(
+                meta(&other, path).mtime(),
+                meta(&target, path).mtime(),
+                "{path}"
+            );
         }
         let inode = |folder, path| meta(folder, path).ino();
-        assert_eq!(inode(&other, "deps/libserde-01.rlib"), inode(&target, "deps/libserde-01.rlib"));
+        assert_eq!(
+            inode(&other, "deps/libserde-01.rlib"),
+            inode(&target, "deps/libserde-01.rlib")
+        );
         assert_ne!(
             inode(&other, "build/ring-03/out/a.o"),
             inode(&target, "build/ring-03/out/a.o"),
@@ -325,7 +401,10 @@ mod tests {
         for (name, age) in [("a", 30), ("b", 10), ("c", 20), (".fresh", 40)] {
             cache::create_dir(&all.0.join(name)).unwrap();
             let at = std::time::SystemTime::now() - Duration::from_secs(age);
-            fs::File::open(all.0.join(name)).unwrap().set_modified(at).unwrap();
+            fs::File::open(all.0.join(name))
+                .unwrap()
+                .set_modified(at)
+                .unwrap();
         }
         prune(&all.0).unwrap();
         let mut left = entries(&all.0).unwrap();

@@ -19,7 +19,9 @@ const PROGRAMS: &[&str] = &["demo", "runner-agent", "controller"];
 /// When a program cannot be built. Programs already built stay.
 pub fn run(arguments: &[String]) -> Result<ExitCode> {
     // The tasks that remove or describe a cluster, and help, need no images.
-    let runs = arguments.iter().all(|argument| ["--yes", "--fresh"].contains(&argument.as_str()));
+    let runs = arguments
+        .iter()
+        .all(|argument| ["--yes", "--fresh"].contains(&argument.as_str()));
     let programs = if runs { PROGRAMS } else { &PROGRAMS[..1] };
     if runs && !Cache::open()?.path("demo-was-up").exists() {
         report::note(
@@ -32,10 +34,18 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
         );
     }
     let built = thread::scope(|scope| {
-        let tools = scope.spawn(move || if runs { prepare(gobuild::DEMO_IN_PODS) } else { Ok(()) });
+        let tools = scope.spawn(move || {
+            if runs {
+                prepare(gobuild::DEMO_IN_PODS)
+            } else {
+                Ok(())
+            }
+        });
         crates::seed();
         let built = build(programs);
-        let tools = tools.join().unwrap_or_else(|_| bail!("building tools has a fault of its own"));
+        let tools = tools
+            .join()
+            .unwrap_or_else(|_| bail!("building tools has a fault of its own"));
         tools.context("the tools are not ready; run `cargo demo` again")?;
         built
     })?;
@@ -49,12 +59,20 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
 /// Builds programs. Cargo's diagnostics go to the terminal.
 fn build(names: &[&str]) -> Result<Vec<command::Executable>> {
     let mut cargo = command::cargo();
-    cargo.current_dir(root()).args(["build", "--release", "--quiet", "--message-format=json-render-diagnostics"]);
+    cargo.current_dir(root()).args([
+        "build",
+        "--release",
+        "--quiet",
+        "--message-format=json-render-diagnostics",
+    ]);
     for name in names {
         cargo.args(["--bin", name]);
     }
     let step = report::step("build", names.join(", "));
-    let output = cargo.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+    let output = cargo
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
     if !output.status.success() {
         bail!("cargo ended with {}", output.status);
     }
@@ -64,6 +82,12 @@ fn build(names: &[&str]) -> Result<Vec<command::Executable>> {
     let found = command::executables(&messages);
     names
         .iter()
-        .map(|name| found.iter().find(|one| one.target == *name).cloned().with_context(|| format!("cargo built no {name}")))
+        .map(|name| {
+            found
+                .iter()
+                .find(|one| one.target == *name)
+                .cloned()
+                .with_context(|| format!("cargo built no {name}"))
+        })
         .collect()
 }

@@ -41,9 +41,21 @@ const GITEA_DATA: [&str; 2] = ["options", "templates"];
 
 /// In the order of use: API server first, programs for pods last.
 static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
-    let of = |group, name, package: &str, module| Tool { name, group, package: package.to_owned(), module };
+    let of = |group, name, package: &str, module| Tool {
+        name,
+        group,
+        package: package.to_owned(),
+        module,
+    };
     let whole = |group, name, module| of(group, name, module, module);
-    let kubernetes = |name| of("kube", name, &format!("{KUBERNETES}/cmd/{name}"), KUBERNETES);
+    let kubernetes = |name| {
+        of(
+            "kube",
+            name,
+            &format!("{KUBERNETES}/cmd/{name}"),
+            KUBERNETES,
+        )
+    };
     let tofu = |group| of(group, group, &format!("{TOFU}/cmd/tofu"), TOFU);
     let terraform = |group| whole(group, group, TERRAFORM);
     vec![
@@ -55,17 +67,32 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         kubernetes("kubelet"),
         kubernetes("kube-proxy"),
         of("kube", "coredns", "./coredns", "github.com/coredns/coredns"),
-        of("kube", "helm", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3"),
+        of(
+            "kube",
+            "helm",
+            "helm.sh/helm/v3/cmd/helm",
+            "helm.sh/helm/v3",
+        ),
         tofu("tofu"),
         whole("provider", "terraform-provider-time", TIME_PROVIDER),
         // Our own provider, whose objects can be changed by hand.
         of("provider", OBJECT_PROVIDER, "./object", PROVIDER_FRAMEWORK),
-        of("s3", "versitygw", "github.com/versity/versitygw/cmd/versitygw", "github.com/versity/versitygw"),
+        of(
+            "s3",
+            "versitygw",
+            "github.com/versity/versitygw/cmd/versitygw",
+            "github.com/versity/versitygw",
+        ),
         terraform("terraform"),
         whole("terragrunt", "terragrunt", TERRAGRUNT_MODULE),
         of("registry", "image-registry", "./server", REGISTRY),
         whole("gitea", "gitea", GITEA),
-        of("health", "glua", "github.com/yuin/gopher-lua/cmd/glua", "github.com/yuin/gopher-lua"),
+        of(
+            "health",
+            "glua",
+            "github.com/yuin/gopher-lua/cmd/glua",
+            "github.com/yuin/gopher-lua",
+        ),
         // Other versions, for a mirror of releases and for comparisons. Built only when requested by name.
         tofu("tofu-1.9.4"),
         tofu("tofu-1.12.6"),
@@ -81,7 +108,9 @@ impl Tool {
         match self.module {
             KUBERNETES => kubernetes_stamp(version),
             "helm.sh/helm/v3" => format!("-X helm.sh/helm/v3/internal/version.version={version}"),
-            TERRAGRUNT_MODULE => format!("-X {TERRAGRUNT_MODULE}/internal/version.Version={version}"),
+            TERRAGRUNT_MODULE => {
+                format!("-X {TERRAGRUNT_MODULE}/internal/version.Version={version}")
+            }
             TIME_PROVIDER => format!("-X main.version={number}"),
             GITEA => format!("-X main.Version={number}"),
             TOFU => format!("-X {TOFU}/version.dev=no"),
@@ -97,9 +126,14 @@ impl Tool {
 
 fn kubernetes_stamp(version: &str) -> String {
     let mut numbers = version.trim_start_matches('v').split('.');
-    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let (major, minor) = (
+        numbers.next().unwrap_or_default(),
+        numbers.next().unwrap_or_default(),
+    );
     let package = "k8s.io/component-base/version";
-    format!("-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}")
+    format!(
+        "-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+    )
 }
 
 /// The provider of texts at URLs.
@@ -131,7 +165,12 @@ pub const DEMO_IN_PODS: &[&str] = &["tofu", "terraform-provider-time", OBJECT_PR
 /// In no image. Tests run it on this machine, and in pods that get it from a mirror.
 pub const TERRAGRUNT: &[&str] = &["terragrunt"];
 /// Tools in the tests' runner image.
-pub const IN_PODS: &[&str] = &["tofu", "terraform-provider-time", OBJECT_PROVIDER, "terraform"];
+pub const IN_PODS: &[&str] = &[
+    "tofu",
+    "terraform-provider-time",
+    OBJECT_PROVIDER,
+    "terraform",
+];
 
 /// Paths and versions of available programs, by name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -142,7 +181,8 @@ pub struct Toolset {
 
 /// Whether all suites must run, even if their tools have to be built first.
 pub fn all_suites() -> bool {
-    std::env::var("CI").is_ok_and(|value| value == "true") || std::env::var_os("PAWL_SUITES").is_some()
+    std::env::var("CI").is_ok_and(|value| value == "true")
+        || std::env::var_os("PAWL_SUITES").is_some()
 }
 
 impl Toolset {
@@ -170,7 +210,11 @@ impl Toolset {
 
     /// These programs: built if all suites must run, else `None` unless all are cached.
     pub fn of_suite(names: &[&str]) -> Result<Option<Self>> {
-        if all_suites() { Self::ensure(names).map(Some) } else { Self::cached(names) }
+        if all_suites() {
+            Self::ensure(names).map(Some)
+        } else {
+            Self::cached(names)
+        }
     }
 
     /// These programs if all are cached. Builds nothing.
@@ -184,9 +228,15 @@ impl Toolset {
         let mut set = Self::default();
         let mut missing = Vec::new();
         for name in names {
-            let tool = TOOLS.iter().find(|tool| tool.name == *name).with_context(|| format!("unknown tool {name}"))?;
+            let tool = TOOLS
+                .iter()
+                .find(|tool| tool.name == *name)
+                .with_context(|| format!("unknown tool {name}"))?;
             let pin = Pin::read(tool)?;
-            set.versions.insert(tool.name.to_owned(), pin.version.trim_start_matches('v').to_owned());
+            set.versions.insert(
+                tool.name.to_owned(),
+                pin.version.trim_start_matches('v').to_owned(),
+            );
             let path = match from_assets(tool.name) {
                 Some(path) => path,
                 None => cache.path(format!("bin/{}-{}/{}", tool.group, pin.key, tool.name)),
@@ -208,7 +258,10 @@ impl Toolset {
 
     /// The version of a program of this set, without a leading `v`.
     pub fn version(&self, name: &str) -> Result<&str> {
-        self.versions.get(name).map(String::as_str).with_context(|| format!("{name} has no known version"))
+        self.versions
+            .get(name)
+            .map(String::as_str)
+            .with_context(|| format!("{name} has no known version"))
     }
 
     /// Creates links to all programs of this set in `directory`, for `PATH`.
@@ -217,7 +270,8 @@ impl Toolset {
         for (name, path) in &self.paths {
             let link = directory.join(name);
             cache::remove(&link)?;
-            std::os::unix::fs::symlink(path, &link).with_context(|| format!("cannot link {}", link.display()))?;
+            std::os::unix::fs::symlink(path, &link)
+                .with_context(|| format!("cannot link {}", link.display()))?;
         }
         Ok(())
     }
@@ -237,7 +291,9 @@ struct Pin {
 
 impl Pin {
     fn read(tool: &Tool) -> Result<Self> {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools").join(tool.group);
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../tools")
+            .join(tool.group);
         let read = |name: &str| {
             let path = directory.join(name);
             match fs::read_to_string(&path) {
@@ -246,8 +302,13 @@ impl Pin {
             }
         };
         let go_mod = read("go.mod")?;
-        let version = version_of(&go_mod, tool.module)
-            .with_context(|| format!("{} does not require {}", directory.join("go.mod").display(), tool.module))?;
+        let version = version_of(&go_mod, tool.module).with_context(|| {
+            format!(
+                "{} does not require {}",
+                directory.join("go.mod").display(),
+                tool.module
+            )
+        })?;
         // The flags of the whole group, because its programs are built by one command into one directory. The linker ignores variables that
         // a program does not have.
         let stamps: Vec<String> = TOOLS
@@ -256,18 +317,38 @@ impl Pin {
             .map(|other| other.stamp(&version_of(&go_mod, other.module).unwrap_or_default()))
             .collect();
         let mut flags = vec!["-s", "-w"];
-        flags.extend(stamps.iter().map(String::as_str).filter(|stamp| !stamp.is_empty()));
+        flags.extend(
+            stamps
+                .iter()
+                .map(String::as_str)
+                .filter(|stamp| !stamp.is_empty()),
+        );
         flags.dedup();
         let flags = flags.join(" ");
-        let mut parts = vec![go_mod, read("go.sum")?, read("tools.go")?, read("coredns/main.go")?, stamps.join(" ")];
+        let mut parts = vec![
+            go_mod,
+            read("go.sum")?,
+            read("tools.go")?,
+            read("coredns/main.go")?,
+            stamps.join(" "),
+        ];
         parts.extend(
-            [read("server/main.go")?, read("backends/none/backends.go")?, read("object/main.go")?]
-                .into_iter()
-                .filter(|code| !code.is_empty()),
+            [
+                read("server/main.go")?,
+                read("backends/none/backends.go")?,
+                read("object/main.go")?,
+            ]
+            .into_iter()
+            .filter(|code| !code.is_empty()),
         );
         parts.extend(tool.needs_c().then(|| GITEA_TAGS.to_owned()));
         let key = cache::key(parts);
-        Ok(Self { directory, version, flags, key })
+        Ok(Self {
+            directory,
+            version,
+            flags,
+            key,
+        })
     }
 }
 
@@ -275,8 +356,13 @@ impl Pin {
 fn version_of(go_mod: &str, module: &str) -> Option<String> {
     go_mod.lines().find_map(|line| {
         let line = line.trim();
-        let mut words = line.strip_prefix("require ").unwrap_or(line).split_whitespace();
-        (words.next() == Some(module)).then(|| words.next().map(str::to_owned)).flatten()
+        let mut words = line
+            .strip_prefix("require ")
+            .unwrap_or(line)
+            .split_whitespace();
+        (words.next() == Some(module))
+            .then(|| words.next().map(str::to_owned))
+            .flatten()
     })
 }
 
@@ -297,11 +383,17 @@ const NICE: &str = "5";
 /// groups run in parallel, because the link of a large program uses one core.
 fn build_all(missing: Vec<Missing>) -> Result<()> {
     if Command::new("go").arg("version").output().is_err() {
-        bail!("Go is not on PATH; it is needed to build {} and its like from source", missing[0].0.name);
+        bail!(
+            "Go is not on PATH; it is needed to build {} and its like from source",
+            missing[0].0.name
+        );
     }
     let mut groups: Vec<Vec<Missing>> = Vec::new();
     for one in missing {
-        match groups.iter_mut().find(|group| group[0].0.group == one.0.group) {
+        match groups
+            .iter_mut()
+            .find(|group| group[0].0.group == one.0.group)
+        {
             Some(group) => group.push(one),
             None => groups.push(vec![one]),
         }
@@ -316,13 +408,21 @@ fn build_all(missing: Vec<Missing>) -> Result<()> {
     };
     thread::scope(|scope| {
         let other = scope.spawn(work);
-        work().and(other.join().unwrap_or_else(|_| bail!("building tools has a fault of its own")))
+        work().and(
+            other
+                .join()
+                .unwrap_or_else(|_| bail!("building tools has a fault of its own")),
+        )
     })
 }
 
 fn build(group: &[Missing]) -> Result<()> {
     let (first, pin, path) = &group[0];
-    let names = group.iter().map(|(tool, ..)| tool.name).collect::<Vec<_>>().join(", ");
+    let names = group
+        .iter()
+        .map(|(tool, ..)| tool.name)
+        .collect::<Vec<_>>()
+        .join(", ");
     let step = report::step("tools", names.as_str());
     let directory = path.parent().context("a program lies in a directory")?;
     let staging = directory.join(".partial");
@@ -350,7 +450,12 @@ fn build(group: &[Missing]) -> Result<()> {
         .env("CGO_ENABLED", if first.needs_c() { "1" } else { "0" })
         .env("GOGC", GOGC)
         .env("GOWORK", "off"))
-    .with_context(|| format!("cannot build {names} {}; run it again, what is built stays", pin.version))?;
+    .with_context(|| {
+        format!(
+            "cannot build {names} {}; run it again, what is built stays",
+            pin.version
+        )
+    })?;
     for folder in GITEA_DATA.iter().filter(|_| first.needs_c()) {
         copy_data(pin, first.module, folder, directory)?;
     }
@@ -359,7 +464,8 @@ fn build(group: &[Missing]) -> Result<()> {
         let name = executable(tool);
         let index = built.iter().position(|entry| entry.file_name() == name);
         let index = index.with_context(|| format!("go built no {name}"))?;
-        fs::rename(built.swap_remove(index).path(), path).with_context(|| format!("cannot move {name} to {}", path.display()))?;
+        fs::rename(built.swap_remove(index).path(), path)
+            .with_context(|| format!("cannot move {name} to {}", path.display()))?;
     }
     cache::remove(&staging)?;
     step.done();
@@ -369,18 +475,30 @@ fn build(group: &[Missing]) -> Result<()> {
 /// Copies a folder of a module beside the program, where it can be deleted: Go's module cache is read-only.
 fn copy_data(pin: &Pin, module: &str, folder: &str, to: &Path) -> Result<()> {
     let mut list = Command::new("go");
-    list.current_dir(&pin.directory).args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module]).env("GOWORK", "off");
+    list.current_dir(&pin.directory)
+        .args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module])
+        .env("GOWORK", "off");
     let output = list.output().context("cannot run go")?;
     let from = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join(folder);
     cache::remove(&to.join(folder))?;
-    run(Command::new("cp").arg("-r").arg(&from).arg(to)).with_context(|| format!("cannot copy {}", from.display()))?;
-    run(Command::new("chmod").args(["-R", "u+w"]).arg(to.join(folder))).map(drop)
+    run(Command::new("cp").arg("-r").arg(&from).arg(to))
+        .with_context(|| format!("cannot copy {}", from.display()))?;
+    run(Command::new("chmod")
+        .args(["-R", "u+w"])
+        .arg(to.join(folder)))
+    .map(drop)
 }
 
 /// Go's name for the executable: the last part of the package path that is no version.
 fn executable(tool: &Tool) -> &str {
-    let is_version = |part: &str| part.strip_prefix('v').is_some_and(|rest| rest.parse::<u32>().is_ok());
-    tool.package.rsplit('/').find(|part| !is_version(part)).unwrap_or(tool.name)
+    let is_version = |part: &str| {
+        part.strip_prefix('v')
+            .is_some_and(|rest| rest.parse::<u32>().is_ok())
+    };
+    tool.package
+        .rsplit('/')
+        .find(|part| !is_version(part))
+        .unwrap_or(tool.name)
 }
 
 /// This machine's architecture in the notation of Go, Debian and image formats.
@@ -401,27 +519,43 @@ mod tests {
     fn versions_are_read_from_either_form_of_require() {
         let text = "module m\n\nrequire a.b/c v1.2.3\n\nrequire (\n\tk8s.io/kubernetes v1.34.4\n\tx/y v0.1.0 // indirect\n)\n";
         assert_eq!(version_of(text, "a.b/c").as_deref(), Some("v1.2.3"));
-        assert_eq!(version_of(text, "k8s.io/kubernetes").as_deref(), Some("v1.34.4"));
+        assert_eq!(
+            version_of(text, "k8s.io/kubernetes").as_deref(),
+            Some("v1.34.4")
+        );
         assert_eq!(version_of(text, "k8s.io").as_deref(), None);
     }
 
     #[test]
     fn programs_are_found_by_the_names_that_go_gives_them() {
-        let name = |name: &str| super::executable(TOOLS.iter().find(|tool| tool.name == name).unwrap());
-        let names = [name("etcd"), name("kubelet"), name("terraform"), name("gitea")];
+        let name =
+            |name: &str| super::executable(TOOLS.iter().find(|tool| tool.name == name).unwrap());
+        let names = [
+            name("etcd"),
+            name("kubelet"),
+            name("terraform"),
+            name("gitea"),
+        ];
         assert_eq!(names, ["server", "kubelet", "terraform", "gitea"]);
     }
 
     #[test]
     fn every_tool_has_a_pinned_version() {
         for tool in TOOLS.iter() {
-            assert!(super::Pin::read(tool).is_ok(), "{} is not pinned", tool.name);
+            assert!(
+                super::Pin::read(tool).is_ok(),
+                "{} is not pinned",
+                tool.name
+            );
         }
     }
 
     #[test]
     fn kubernetes_reports_the_pinned_version() {
         let stamp = kubernetes_stamp("v1.34.4");
-        assert!(stamp.contains("gitVersion=v1.34.4") && stamp.contains("gitMinor=34"), "{stamp}");
+        assert!(
+            stamp.contains("gitVersion=v1.34.4") && stamp.contains("gitMinor=34"),
+            "{stamp}"
+        );
     }
 }

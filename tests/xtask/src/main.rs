@@ -39,9 +39,18 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().task {
         Task::Ci(options) => ci::run(&options),
         Task::Demo { arguments } => demo::run(&arguments),
-        Task::Tools => prepare(&[gobuild::IN_PODS, gobuild::BUCKETS, gobuild::TERRAGRUNT, gobuild::IMAGES].concat())
-            .map(|()| ExitCode::SUCCESS),
-        Task::Forge => gobuild::Toolset::ensure(&[gobuild::FORGE, gobuild::HEALTH].concat()).map(|_| ExitCode::SUCCESS),
+        Task::Tools => prepare(
+            &[
+                gobuild::IN_PODS,
+                gobuild::BUCKETS,
+                gobuild::TERRAGRUNT,
+                gobuild::IMAGES,
+            ]
+            .concat(),
+        )
+        .map(|()| ExitCode::SUCCESS),
+        Task::Forge => gobuild::Toolset::ensure(&[gobuild::FORGE, gobuild::HEALTH].concat())
+            .map(|_| ExitCode::SUCCESS),
         Task::Dependencies => xtask::check_dependencies().map(|()| ExitCode::SUCCESS),
         Task::Budgets(options) => budgets::check(&options).map(|()| ExitCode::SUCCESS),
         Task::Commits => commits::check().map(|()| ExitCode::SUCCESS),

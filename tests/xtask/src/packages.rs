@@ -10,7 +10,10 @@ use crate::{command::run, report};
 
 /// Files whose existence shows that a package is installed, and the package.
 const NEEDED: &[(&[&str], &str)] = &[
-    (&["/usr/bin/containerd", "/usr/sbin/containerd"], "containerd"),
+    (
+        &["/usr/bin/containerd", "/usr/sbin/containerd"],
+        "containerd",
+    ),
     (&["/usr/sbin/runc", "/usr/bin/runc"], "runc"),
     (&["/usr/lib/cni/bridge"], "containernetworking-plugins"),
     (&["/usr/bin/buildah"], "buildah"),
@@ -32,14 +35,18 @@ const FOR_IMAGES: &[&str] = &["buildah", "mmdebstrap", "ca-certificates"];
 /// Installs missing packages of a cluster and reports it. Fails where they cannot be installed.
 pub fn ensure() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
-        bail!("the test cluster needs root: it starts containerd, network namespaces and cgroups; run it as root");
+        bail!(
+            "the test cluster needs root: it starts containerd, network namespaces and cgroups; run it as root"
+        );
     }
     install(|_| true)
 }
 
 pub fn ensure_for_images() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
-        bail!("images are built with a base of Debian packages, which needs root; nothing was built; run it as root");
+        bail!(
+            "images are built with a base of Debian packages, which needs root; nothing was built; run it as root"
+        );
     }
     install(|package| FOR_IMAGES.contains(&package))
 }
@@ -47,7 +54,9 @@ pub fn ensure_for_images() -> Result<()> {
 fn install(wanted: impl Fn(&str) -> bool) -> Result<()> {
     let missing: Vec<&str> = NEEDED
         .iter()
-        .filter(|(files, package)| wanted(package) && !files.iter().any(|file| Path::new(file).exists()))
+        .filter(|(files, package)| {
+            wanted(package) && !files.iter().any(|file| Path::new(file).exists())
+        })
         .map(|(_, package)| *package)
         .collect();
     if missing.is_empty() {
@@ -55,19 +64,26 @@ fn install(wanted: impl Fn(&str) -> bool) -> Result<()> {
     }
     let list = missing.join(" ");
     if !Path::new("/usr/bin/apt-get").exists() {
-        bail!("these are missing, and this is no Debian to install them on: {list}; install what they hold by hand");
+        bail!(
+            "these are missing, and this is no Debian to install them on: {list}; install what they hold by hand"
+        );
     }
     let step = report::step("packages", format!("installing {list}"));
     apt(&["update"]).context("cannot update the list of Debian packages; is the network there?")?;
     let mut arguments = vec!["install", "-y", "--no-install-recommends"];
     arguments.extend(&missing);
-    apt(&arguments).with_context(|| format!("cannot install {list}; try `apt-get install {list}` by hand"))?;
+    apt(&arguments)
+        .with_context(|| format!("cannot install {list}; try `apt-get install {list}` by hand"))?;
     step.done_with(format!("installed {list}"));
     Ok(())
 }
 
 fn apt(args: &[&str]) -> Result<()> {
-    run(Command::new("apt-get").arg("-q").args(args).env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
+    run(Command::new("apt-get")
+        .arg("-q")
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive"))
+    .map(drop)
 }
 
 /// Packages of the runner's base image.
@@ -81,8 +97,10 @@ pub fn base_archive(cache: &Cache) -> Result<PathBuf> {
         let step = report::step("images", "Debian base");
         Cache::install(&archive, |temporary| {
             let include = format!("--include={BASE}");
-            run(Command::new("mmdebstrap").args(["--variant=minbase", "--format=tar", &include, "bookworm"]).arg(temporary))
-                .map(drop)
+            run(Command::new("mmdebstrap")
+                .args(["--variant=minbase", "--format=tar", &include, "bookworm"])
+                .arg(temporary))
+            .map(drop)
         })
         .context("cannot make the Debian base image from packages; is the network there?")?;
         step.done();
@@ -99,16 +117,29 @@ pub fn unpacked(cache: &Cache, name: &str, packages: &[&str]) -> Result<PathBuf>
         Cache::install(&directory, |temporary| {
             let archives = temporary.join("archives");
             cache::create_dir(&archives)?;
-            let download =
-                || run(Command::new("apt-get").args(["-q", "download"]).args(packages).current_dir(&archives)).map(drop);
+            let download = || {
+                run(Command::new("apt-get")
+                    .args(["-q", "download"])
+                    .args(packages)
+                    .current_dir(&archives))
+                .map(drop)
+            };
             // A fresh machine has no package lists.
             download().or_else(|_| apt(&["update"]).and_then(|()| download()))?;
             for entry in std::fs::read_dir(&archives)? {
-                run(Command::new("dpkg-deb").arg("-x").arg(entry?.path()).arg(temporary))?;
+                run(Command::new("dpkg-deb")
+                    .arg("-x")
+                    .arg(entry?.path())
+                    .arg(temporary))?;
             }
             cache::remove(&archives)
         })
-        .with_context(|| format!("cannot fetch the Debian packages {}; is the network there?", packages.join(" ")))?;
+        .with_context(|| {
+            format!(
+                "cannot fetch the Debian packages {}; is the network there?",
+                packages.join(" ")
+            )
+        })?;
         step.done();
     }
     Ok(directory)

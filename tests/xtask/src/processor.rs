@@ -32,15 +32,24 @@ pub(crate) struct Meter {
 impl Meter {
     pub(crate) fn new(stage: &str) -> Self {
         let name = format!("pawl-ci-{}-{}", stage.replace(' ', "-"), std::process::id());
-        let group = root().map(|root| root.join(name)).filter(|group| fs::create_dir(group).is_ok());
-        Self { group, waited: Duration::ZERO }
+        let group = root()
+            .map(|root| root.join(name))
+            .filter(|group| fs::create_dir(group).is_ok());
+        Self {
+            group,
+            waited: Duration::ZERO,
+        }
     }
 
     /// Wraps the command so that it starts in the cgroup.
     pub(crate) fn measured(&self, command: Command) -> Command {
-        let Some(group) = &self.group else { return command };
+        let Some(group) = &self.group else {
+            return command;
+        };
         let mut outer = Command::new("sh");
-        outer.args(["-c", "echo 0 2>/dev/null > \"$0\"; exec \"$@\""]).arg(group.join("cgroup.procs"));
+        outer
+            .args(["-c", "echo 0 2>/dev/null > \"$0\"; exec \"$@\""])
+            .arg(group.join("cgroup.procs"));
         command::within(outer, &command)
     }
 
@@ -49,14 +58,21 @@ impl Meter {
         let pid = Pid::from_raw(child.id().cast_signed());
         // The process stays a zombie, so its times can still be read.
         if waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).is_ok() {
-            self.waited += fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|stat| ticks(&stat)).unwrap_or_default();
+            self.waited += fs::read_to_string(format!("/proc/{pid}/stat"))
+                .ok()
+                .and_then(|stat| ticks(&stat))
+                .unwrap_or_default();
         }
         child.wait()
     }
 
     /// Processor time so far.
     pub(crate) fn taken(&self) -> Duration {
-        self.group.as_deref().and_then(usage).unwrap_or_default().max(self.waited)
+        self.group
+            .as_deref()
+            .and_then(usage)
+            .unwrap_or_default()
+            .max(self.waited)
     }
 }
 
@@ -72,14 +88,24 @@ impl Drop for Meter {
 /// Prints the processor time of a cluster's pods before its cgroup is removed. `cargo ci` adds it to the stage.
 pub fn tell_pods(group: &str) {
     if let Some(took) = root().and_then(|root| usage(&root.join(group))) {
-        report::note("cluster", &format!("pods of {group} took {:.1} s of the processor", took.as_secs_f64()));
+        report::note(
+            "cluster",
+            &format!(
+                "pods of {group} took {:.1} s of the processor",
+                took.as_secs_f64()
+            ),
+        );
     }
 }
 
 /// Adds up the output of [`tell_pods`].
 pub(crate) fn told_pods(output: &str) -> Duration {
     let seconds = |line: &str| {
-        let (_, rest) = line.strip_prefix("cluster ")?.trim_start().strip_prefix("pods of ")?.split_once(" took ")?;
+        let (_, rest) = line
+            .strip_prefix("cluster ")?
+            .trim_start()
+            .strip_prefix("pods of ")?
+            .split_once(" took ")?;
         Duration::try_from_secs_f64(rest.strip_suffix(" s of the processor")?.parse().ok()?).ok()
     };
     output.lines().filter_map(seconds).sum()
@@ -87,20 +113,32 @@ pub(crate) fn told_pods(output: &str) -> Duration {
 
 /// Processor time of the pods of all running clusters.
 pub(crate) fn live_pods() -> Duration {
-    let groups = root().and_then(|root| fs::read_dir(root).ok()).into_iter().flatten().flatten();
-    let of_cluster = |name: &str| name.strip_prefix("pawl").is_some_and(|rest| rest.parse::<u8>().is_ok());
+    let groups = root()
+        .and_then(|root| fs::read_dir(root).ok())
+        .into_iter()
+        .flatten()
+        .flatten();
+    let of_cluster = |name: &str| {
+        name.strip_prefix("pawl")
+            .is_some_and(|rest| rest.parse::<u8>().is_ok())
+    };
     let groups = groups.filter(|entry| of_cluster(&entry.file_name().to_string_lossy()));
     groups.filter_map(|entry| usage(&entry.path())).sum()
 }
 
 fn root() -> Option<&'static Path> {
-    ROOTS.map(Path::new).into_iter().find(|root| root.join("cgroup.controllers").exists())
+    ROOTS
+        .map(Path::new)
+        .into_iter()
+        .find(|root| root.join("cgroup.controllers").exists())
 }
 
 /// Processor time of all present and past processes in a cgroup and its descendants.
 fn usage(group: &Path) -> Option<Duration> {
     let text = fs::read_to_string(group.join("cpu.stat")).ok()?;
-    let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+    let micros = text
+        .lines()
+        .find_map(|line| line.strip_prefix("usage_usec "))?;
     micros.trim().parse().ok().map(Duration::from_micros)
 }
 
@@ -108,7 +146,11 @@ fn usage(group: &Path) -> Option<Duration> {
 pub fn ticks(stat: &str) -> Option<Duration> {
     // The name is in parentheses and may contain any character; the times are fields 14 to 17.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u32>().ok()).sum::<Option<u32>>()?;
+    let ticks = fields
+        .get(11..15)?
+        .iter()
+        .map(|field| field.parse::<u32>().ok())
+        .sum::<Option<u32>>()?;
     Some(TICK * ticks)
 }
 
@@ -135,10 +177,19 @@ mod tests {
         for group in [true, false] {
             let mut meter = Meter::new("test");
             if !group {
-                drop(std::mem::replace(&mut meter, Meter { group: None, waited: Duration::ZERO }));
+                drop(std::mem::replace(
+                    &mut meter,
+                    Meter {
+                        group: None,
+                        waited: Duration::ZERO,
+                    },
+                ));
             }
             let mut command = Command::new("sh");
-            command.args(["-c", "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; true"]);
+            command.args([
+                "-c",
+                "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; true",
+            ]);
             let mut child = meter.measured(command).spawn().unwrap();
             assert!(meter.wait(&mut child).unwrap().success());
             assert!(meter.taken() >= TICK * 2, "{:?}", meter.taken());

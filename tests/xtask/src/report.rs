@@ -29,7 +29,12 @@ pub fn step(area: &'static str, what: impl Into<String>) -> Step {
         bar.enable_steady_tick(Duration::from_millis(200));
         bar
     });
-    Step { area, what, started: Instant::now(), bar }
+    Step {
+        area,
+        what,
+        started: Instant::now(),
+        bar,
+    }
 }
 
 /// Prints one line that is not a step.

@@ -39,17 +39,29 @@ impl<'a> Stage<'a> {
         needs: &'static [&'static str],
         work: impl FnOnce() -> Vec<Command> + Send + 'a,
     ) -> Self {
-        Self { name, needs, after: None, work: Box::new(work), then: None }
+        Self {
+            name,
+            needs,
+            after: None,
+            work: Box::new(work),
+            then: None,
+        }
     }
 
     /// Begins after the end of another stage, with any result.
     pub(crate) fn after(self, name: &'static str) -> Self {
-        Self { after: Some(name), ..self }
+        Self {
+            after: Some(name),
+            ..self
+        }
     }
 
     /// Processes the whole output when all commands succeeded.
     pub(crate) fn then(self, then: impl FnOnce(&str) -> Result<()> + Send + 'a) -> Self {
-        Self { then: Some(Box::new(then)), ..self }
+        Self {
+            then: Some(Box::new(then)),
+            ..self
+        }
     }
 }
 
@@ -107,7 +119,10 @@ impl Board {
             if let Some(outcome) = outcomes.iter().find(|outcome| outcome.name == name) {
                 return outcome.end == End::Well;
             }
-            outcomes = self.changed.wait(outcomes).unwrap_or_else(PoisonError::into_inner);
+            outcomes = self
+                .changed
+                .wait(outcomes)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -116,7 +131,10 @@ impl Board {
 /// failed does not run.
 pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
     let all: Vec<&'static str> = stages.iter().map(|stage| stage.name).collect();
-    let board = Board { outcomes: Mutex::default(), changed: Condvar::new() };
+    let board = Board {
+        outcomes: Mutex::default(),
+        changed: Condvar::new(),
+    };
     let begun = Instant::now();
     thread::scope(|scope| {
         for stage in stages {
@@ -133,17 +151,28 @@ pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
                         println!("    [{name}] not run: `{lacks}` failed");
                         End::NotRun
                     }
-                    None => run(stage, logs, &mut meter, &mut text).unwrap_or_else(|error| End::Failed(format!("{error:#}"))),
+                    None => run(stage, logs, &mut meter, &mut text)
+                        .unwrap_or_else(|error| End::Failed(format!("{error:#}"))),
                 };
                 let (count, processor) = (Count::read(&text), meter.taken() + told_pods(&text));
                 let took = begun.elapsed().saturating_sub(began);
                 println!("<== {name} {} {:.1} s", end.word(), took.as_secs_f64());
-                board.guard().push(Outcome { name, began, took, end, count, processor });
+                board.guard().push(Outcome {
+                    name,
+                    began,
+                    took,
+                    end,
+                    count,
+                    processor,
+                });
                 board.changed.notify_all();
             });
         }
     });
-    board.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
+    board
+        .outcomes
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a stage. Its output goes to `logs`; a terminal shows the last line, a log the lines of tests. Returns the end of a failed stage's
@@ -151,7 +180,8 @@ pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
 fn run(stage: Stage<'_>, logs: &Path, meter: &mut Meter, text: &mut String) -> Result<End> {
     println!("==> {}", stage.name);
     let path = logs.join(format!("{}.log", stage.name.replace(' ', "-")));
-    let mut log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut log =
+        File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut ok = true;
     for command in (stage.work)() {
         ok &= follow(&command, stage.name, &mut log, text, meter)?;
@@ -162,17 +192,30 @@ fn run(stage: Stage<'_>, logs: &Path, meter: &mut Meter, text: &mut String) -> R
     }
     let lines: Vec<&str> = text.lines().filter(|line| !is_message(line)).collect();
     let from = lines.len().saturating_sub(200);
-    let left = format!("(the last {} lines; all of it is in {})", lines.len() - from, path.display());
+    let left = format!(
+        "(the last {} lines; all of it is in {})",
+        lines.len() - from,
+        path.display()
+    );
     Ok(End::Failed(format!("{}\n{left}", lines[from..].join("\n"))))
 }
 
 /// Runs one command and appends its output to `text`; returns whether it succeeded.
-fn follow(command: &Command, name: &str, log: &mut File, text: &mut String, meter: &mut Meter) -> Result<bool> {
+fn follow(
+    command: &Command,
+    name: &str,
+    log: &mut File,
+    text: &mut String,
+    meter: &mut Meter,
+) -> Result<bool> {
     // One pipe for stdout and stderr preserves the order of lines.
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let program = command.get_program().display().to_string();
     let mut command = meter.measured(with_default_signals(command));
-    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
     let spawned = command.spawn();
     // The command holds the write ends of the pipe until it is dropped.
     drop(command);
@@ -183,7 +226,10 @@ fn follow(command: &Command, name: &str, log: &mut File, text: &mut String, mete
         if !is_message(&line) {
             writeln!(log, "{line}")?;
             if terminal {
-                print!("\r\x1b[K    [{name}] {}\r", line.chars().take(90).collect::<String>());
+                print!(
+                    "\r\x1b[K    [{name}] {}\r",
+                    line.chars().take(90).collect::<String>()
+                );
                 std::io::stdout().flush()?;
             } else if is_told(&line) {
                 println!("    [{name}] {line}");
@@ -205,18 +251,34 @@ fn is_message(line: &str) -> bool {
 
 /// Lines of a successful stage that go to the log: results of tests, and progress.
 fn is_told(line: &str) -> bool {
-    let told =
-        ["test ", "tools ", "packages ", "cluster ", "images ", "chart ", "left out", "dependencies ", "slowest ", "budget "];
+    let told = [
+        "test ",
+        "tools ",
+        "packages ",
+        "cluster ",
+        "images ",
+        "chart ",
+        "left out",
+        "dependencies ",
+        "slowest ",
+        "budget ",
+    ];
     // Counts of the kill loop and the simulator.
     let counts = ["sim: ", "kills ", "Seed ", "| ", "Checked: ", "Layers: "];
-    told.iter().chain(&counts).any(|start| line.starts_with(start))
+    told.iter()
+        .chain(&counts)
+        .any(|start| line.starts_with(start))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stage(name: &'static str, needs: &'static [&'static str], script: &'static str) -> Stage<'static> {
+    fn stage(
+        name: &'static str,
+        needs: &'static [&'static str],
+        script: &'static str,
+    ) -> Stage<'static> {
         Stage::new(name, needs, move || {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
@@ -229,19 +291,45 @@ mod tests {
         let logs = std::env::temp_dir().join(format!("stages-{}", std::process::id()));
         std::fs::create_dir_all(&logs).unwrap();
         let stages = vec![
-            stage("last", &["good"], "echo 'test result: ok. 2 passed; 0 failed'").after("bad"),
-            stage("never", &["bad"], "echo 'test result: ok. 7 passed; 0 failed'"),
+            stage(
+                "last",
+                &["good"],
+                "echo 'test result: ok. 2 passed; 0 failed'",
+            )
+            .after("bad"),
+            stage(
+                "never",
+                &["bad"],
+                "echo 'test result: ok. 7 passed; 0 failed'",
+            ),
             stage("good", &[], "true"),
             stage("bad", &[], "echo what was wrong; exit 3"),
         ];
         let outcomes = run_all(stages, &logs);
         std::fs::remove_dir_all(&logs).unwrap();
-        let of = |name: &str| outcomes.iter().find(|outcome| outcome.name == name).unwrap();
-        assert_eq!(outcomes.last().map(|outcome| outcome.name == "last" || outcome.name == "never"), Some(true));
-        assert!(of("last").end == End::Well && of("last").began >= of("bad").began + of("bad").took);
+        let of = |name: &str| {
+            outcomes
+                .iter()
+                .find(|outcome| outcome.name == name)
+                .unwrap()
+        };
+        assert_eq!(
+            outcomes
+                .last()
+                .map(|outcome| outcome.name == "last" || outcome.name == "never"),
+            Some(true)
+        );
+        assert!(
+            of("last").end == End::Well && of("last").began >= of("bad").began + of("bad").took
+        );
         assert_eq!((of("last").count.passed, of("never").count.passed), (2, 0));
-        assert_eq!((&of("never").end, &of("good").end), (&End::NotRun, &End::Well));
-        let End::Failed(why) = &of("bad").end else { panic!("{:?}", of("bad").end) };
+        assert_eq!(
+            (&of("never").end, &of("good").end),
+            (&End::NotRun, &End::Well)
+        );
+        let End::Failed(why) = &of("bad").end else {
+            panic!("{:?}", of("bad").end)
+        };
         assert!(why.contains("what was wrong\n(the last 1 lines"), "{why}");
     }
 }

@@ -50,7 +50,11 @@ impl Ask {
             Self::Put(kind) => ("put_object", kind.limit(), is_outcome(kind)),
             Self::Get(_) => ("get_object", 0, false),
             Self::Digest(kind) => ("digest", 0, is_outcome(kind)),
-            Self::Log(stream) => ("append_log", MAX_APPEND, matches!(stream.as_bytes(), b"apply" | b"journal")),
+            Self::Log(stream) => (
+                "append_log",
+                MAX_APPEND,
+                matches!(stream.as_bytes(), b"apply" | b"journal"),
+            ),
             Self::Recover => ("recover", 0, false),
             Self::Intent => ("intent", 0, false),
             Self::Claim => ("claim", MAX_SMALL, false),
@@ -76,28 +80,45 @@ impl Ask {
 /// Whether the process with this nonce in `pod` holds the claim of its run's newest attempt.
 pub fn holds_claim(run: &RunView, pod: &PodIdentity, nonce: &str) -> bool {
     let newest = run.newest();
-    run.claim.as_ref().is_some_and(|claim| claim.attempt == newest && claim.pod_uid == pod.uid && claim.nonce == nonce)
+    run.claim.as_ref().is_some_and(|claim| {
+        claim.attempt == newest && claim.pod_uid == pod.uid && claim.nonce == nonce
+    })
 }
 
 /// Authorizes a request of `pod`, by the process with this nonce, for `attempt` of the run.
 ///
 /// # Errors
 /// `Forbidden` when pod, process or run do not match, `AttemptReplaced` when the attempt is over.
-pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: Ask) -> Result<(), Problem> {
+pub fn decide(
+    run: &RunView,
+    pod: &PodIdentity,
+    attempt: u32,
+    nonce: &str,
+    ask: Ask,
+) -> Result<(), Problem> {
     let forbidden = |message: &str| Err(problem(FORBIDDEN, message));
     if pod.namespace != run.namespace {
         return forbidden("the run is in another namespace");
     }
-    let Some((newest, pod_name, open)) = &run.attempt else { return forbidden("the run has no attempt") };
+    let Some((newest, pod_name, open)) = &run.attempt else {
+        return forbidden("the run has no attempt");
+    };
     // The open attempt may read objects of an earlier one. All other requests are for the caller's own attempt.
-    let own = if matches!(ask, Ask::Get(_)) { *newest } else { attempt };
+    let own = if matches!(ask, Ask::Get(_)) {
+        *newest
+    } else {
+        attempt
+    };
     if attempt > *newest {
         return forbidden("the run has no such attempt");
     }
     if own < *newest {
         let was_its = pod.name == attempt_name(&run.name, &run.uid, own);
         return if was_its {
-            Err(problem(REPLACED, format!("attempt {own} was replaced by attempt {newest}")))
+            Err(problem(
+                REPLACED,
+                format!("attempt {own} was replaced by attempt {newest}"),
+            ))
         } else {
             forbidden("the attempt belongs to another pod")
         };
@@ -105,12 +126,18 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
     if pod.name != *pod_name {
         let older = (1..*newest).any(|n| pod.name == attempt_name(&run.name, &run.uid, n));
         return if older {
-            Err(problem(REPLACED, format!("the attempt of this pod was replaced by attempt {newest}")))
+            Err(problem(
+                REPLACED,
+                format!("the attempt of this pod was replaced by attempt {newest}"),
+            ))
         } else {
             forbidden("the attempt belongs to another pod")
         };
     }
-    let adopted = run.adopted.as_ref().filter(|adopted| adopted.attempt == *newest);
+    let adopted = run
+        .adopted
+        .as_ref()
+        .filter(|adopted| adopted.attempt == *newest);
     if adopted.is_none_or(|adopted| adopted.pod_uid != pod.uid || adopted.nonce != nonce) {
         return forbidden("the attempt was not adopted by this process");
     }
@@ -121,7 +148,9 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
     }
     // Before the claim, a person has approved nothing that runs in the pod. A run that only plans is never approved.
     if ask == Ask::WriteState && (!claimed || !run.operation.applies()) {
-        return forbidden("a state is written only after the claim of its run, and never by a run that only plans");
+        return forbidden(
+            "a state is written only after the claim of its run, and never by a run that only plans",
+        );
     }
     if ask == Ask::Publish && !claimed && run.operation != Operation::Apply {
         return forbidden("only a run that applies publishes outputs that its plan did not change");
@@ -169,11 +198,26 @@ mod tests {
     #[test]
     fn adopted_process_may_do_all_but_write_state_before_claim() {
         let run = view(2, true);
-        let claimed = RunView { claim: Some(claim(2)), ..run.clone() };
+        let claimed = RunView {
+            claim: Some(claim(2)),
+            ..run.clone()
+        };
         for ask in ALL {
-            let before = if ask == Ask::WriteState { FORBIDDEN } else { "" };
-            assert_eq!(reason(decide(&run, &pod(&run, 2), 2, NONCE, ask)), before, "{ask:?}");
-            assert_eq!(decide(&claimed, &pod(&run, 2), 2, NONCE, ask), Ok(()), "{ask:?}");
+            let before = if ask == Ask::WriteState {
+                FORBIDDEN
+            } else {
+                ""
+            };
+            assert_eq!(
+                reason(decide(&run, &pod(&run, 2), 2, NONCE, ask)),
+                before,
+                "{ask:?}"
+            );
+            assert_eq!(
+                decide(&claimed, &pod(&run, 2), 2, NONCE, ask),
+                Ok(()),
+                "{ask:?}"
+            );
         }
     }
 
@@ -181,32 +225,89 @@ mod tests {
     fn state_write_needs_the_claim_of_the_same_process() {
         let write = |run: &RunView| reason(decide(run, &pod(run, 2), 2, NONCE, Ask::WriteState));
         for open in [true, false] {
-            let claimed = RunView { claim: Some(claim(2)), ..view(2, open) };
+            let claimed = RunView {
+                claim: Some(claim(2)),
+                ..view(2, open)
+            };
             assert_eq!(write(&claimed), "");
             let refused = if open { FORBIDDEN } else { REPLACED };
-            for other in [claim(1), Claim { pod_uid: "x".into(), ..claim(2) }, Claim { nonce: "f".repeat(32), ..claim(2) }] {
-                assert_eq!(write(&RunView { claim: Some(other), ..claimed.clone() }), refused);
+            for other in [
+                claim(1),
+                Claim {
+                    pod_uid: "x".into(),
+                    ..claim(2)
+                },
+                Claim {
+                    nonce: "f".repeat(32),
+                    ..claim(2)
+                },
+            ] {
+                assert_eq!(
+                    write(&RunView {
+                        claim: Some(other),
+                        ..claimed.clone()
+                    }),
+                    refused
+                );
             }
-            assert_eq!(write(&RunView { operation: Operation::Plan, ..claimed.clone() }), FORBIDDEN);
-            assert_eq!(write(&RunView { operation: Operation::Destroy, ..claimed }), "");
+            assert_eq!(
+                write(&RunView {
+                    operation: Operation::Plan,
+                    ..claimed.clone()
+                }),
+                FORBIDDEN
+            );
+            assert_eq!(
+                write(&RunView {
+                    operation: Operation::Destroy,
+                    ..claimed
+                }),
+                ""
+            );
         }
     }
 
     #[test]
     fn outputs_need_a_claim_or_a_run_that_applies() {
         let publish = |run: &RunView| reason(decide(run, &pod(run, 2), 2, NONCE, Ask::Publish));
-        let destroys = RunView { operation: Operation::Destroy, ..view(2, true) };
-        assert_eq!((publish(&view(2, true)), publish(&destroys)), ("", FORBIDDEN));
-        assert_eq!(publish(&RunView { operation: Operation::Plan, ..view(2, true) }), FORBIDDEN);
-        assert_eq!(publish(&RunView { claim: Some(claim(2)), ..destroys }), "");
+        let destroys = RunView {
+            operation: Operation::Destroy,
+            ..view(2, true)
+        };
+        assert_eq!(
+            (publish(&view(2, true)), publish(&destroys)),
+            ("", FORBIDDEN)
+        );
+        assert_eq!(
+            publish(&RunView {
+                operation: Operation::Plan,
+                ..view(2, true)
+            }),
+            FORBIDDEN
+        );
+        assert_eq!(
+            publish(&RunView {
+                claim: Some(claim(2)),
+                ..destroys
+            }),
+            ""
+        );
     }
 
     #[test]
     fn later_attempt_reads_but_never_writes_earlier_objects() {
         let run = view(3, true);
         for ask in ALL {
-            let expected = if matches!(ask, Ask::Get(_)) { "" } else { FORBIDDEN };
-            assert_eq!(reason(decide(&run, &pod(&run, 3), 1, NONCE, ask)), expected, "{ask:?}");
+            let expected = if matches!(ask, Ask::Get(_)) {
+                ""
+            } else {
+                FORBIDDEN
+            };
+            assert_eq!(
+                reason(decide(&run, &pod(&run, 3), 1, NONCE, ask)),
+                expected,
+                "{ask:?}"
+            );
         }
     }
 
@@ -214,15 +315,24 @@ mod tests {
     fn replaced_attempt_is_rejected() {
         let run = view(2, true);
         for ask in ALL {
-            assert_eq!(reason(decide(&run, &pod(&run, 1), 1, NONCE, ask)), REPLACED, "{ask:?}");
+            assert_eq!(
+                reason(decide(&run, &pod(&run, 1), 1, NONCE, ask)),
+                REPLACED,
+                "{ask:?}"
+            );
         }
-        assert_eq!(reason(decide(&run, &pod(&run, 1), 2, NONCE, Ask::WriteState)), REPLACED, "with the number of the newest");
+        assert_eq!(
+            reason(decide(&run, &pod(&run, 1), 2, NONCE, Ask::WriteState)),
+            REPLACED,
+            "with the number of the newest"
+        );
     }
 
     #[test]
     fn other_pods_and_runs_are_rejected() {
         let run = view(2, true);
-        let (own, mut foreign, mut elsewhere, mut again) = (pod(&run, 2), pod(&run, 2), pod(&run, 2), pod(&run, 2));
+        let (own, mut foreign, mut elsewhere, mut again) =
+            (pod(&run, 2), pod(&run, 2), pod(&run, 2), pod(&run, 2));
         foreign.name = "other-abcde-a1".into();
         elsewhere.namespace = "b".into();
         again.uid = "another pod of that name".into();
@@ -230,27 +340,82 @@ mod tests {
             assert_eq!(reason(decide(&run, &foreign, 2, NONCE, ask)), FORBIDDEN);
             assert_eq!(reason(decide(&run, &elsewhere, 2, NONCE, ask)), FORBIDDEN);
             assert_eq!(reason(decide(&run, &again, 2, NONCE, ask)), FORBIDDEN);
-            assert_eq!(reason(decide(&run, &own, 2, "f", ask)), FORBIDDEN, "the container was started twice");
-            assert_eq!(reason(decide(&run, &own, 3, NONCE, ask)), FORBIDDEN, "no such attempt");
-            assert_eq!(reason(decide(&RunView { attempt: None, ..run.clone() }, &own, 2, NONCE, ask)), FORBIDDEN);
-            assert_eq!(reason(decide(&RunView { adopted: None, ..run.clone() }, &own, 2, NONCE, ask)), FORBIDDEN);
+            assert_eq!(
+                reason(decide(&run, &own, 2, "f", ask)),
+                FORBIDDEN,
+                "the container was started twice"
+            );
+            assert_eq!(
+                reason(decide(&run, &own, 3, NONCE, ask)),
+                FORBIDDEN,
+                "no such attempt"
+            );
+            assert_eq!(
+                reason(decide(
+                    &RunView {
+                        attempt: None,
+                        ..run.clone()
+                    },
+                    &own,
+                    2,
+                    NONCE,
+                    ask
+                )),
+                FORBIDDEN
+            );
+            assert_eq!(
+                reason(decide(
+                    &RunView {
+                        adopted: None,
+                        ..run.clone()
+                    },
+                    &own,
+                    2,
+                    NONCE,
+                    ask
+                )),
+                FORBIDDEN
+            );
         }
     }
 
     #[test]
     fn closed_attempt_accepts_only_evidence_of_the_claim_holder() {
         let closed = view(2, false);
-        let claimed = RunView { claim: Some(claim(2)), ..closed.clone() };
-        let others = RunView { claim: Some(Claim { nonce: "f".repeat(32), ..claim(2) }), ..closed.clone() };
+        let claimed = RunView {
+            claim: Some(claim(2)),
+            ..closed.clone()
+        };
+        let others = RunView {
+            claim: Some(Claim {
+                nonce: "f".repeat(32),
+                ..claim(2)
+            }),
+            ..closed.clone()
+        };
         for ask in ALL {
             let proof = match ask {
                 Ask::Put(kind) => kind != ObjectKind::Bundle,
                 Ask::Log(stream) => stream != "plan",
-                other => [Ask::Publish, Ask::ReadState, Ask::WriteState, Ask::Unlock].contains(&other),
+                other => {
+                    [Ask::Publish, Ask::ReadState, Ask::WriteState, Ask::Unlock].contains(&other)
+                }
             };
-            assert_eq!(reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
-            assert_eq!(reason(decide(&claimed, &pod(&closed, 2), 2, NONCE, ask)), if proof { "" } else { REPLACED }, "{ask:?}");
-            assert_eq!(reason(decide(&others, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
+            assert_eq!(
+                reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)),
+                REPLACED,
+                "{ask:?}"
+            );
+            assert_eq!(
+                reason(decide(&claimed, &pod(&closed, 2), 2, NONCE, ask)),
+                if proof { "" } else { REPLACED },
+                "{ask:?}"
+            );
+            assert_eq!(
+                reason(decide(&others, &pod(&closed, 2), 2, NONCE, ask)),
+                REPLACED,
+                "{ask:?}"
+            );
         }
     }
 }

@@ -29,7 +29,11 @@ pub struct Lookup {
 
 impl Lookup {
     pub fn new(cluster: Arc<dyn Cluster>) -> Self {
-        Self { cluster, seen: Mutex::default(), homes: Mutex::default() }
+        Self {
+            cluster,
+            seen: Mutex::default(),
+            homes: Mutex::default(),
+        }
     }
 
     /// Reads a run live; `None` when it does not exist.
@@ -38,7 +42,11 @@ impl Lookup {
     /// `Unavailable`.
     pub async fn find(&self, namespace: &str, name: &str) -> Result<Option<Arc<RunView>>, Problem> {
         let begun = Instant::now();
-        let found = self.cluster.run(namespace, name).await.map_err(|error| unavailable("the API server", &error))?;
+        let found = self
+            .cluster
+            .run(namespace, name)
+            .await
+            .map_err(|error| unavailable("the API server", &error))?;
         let found = found.map(Arc::new);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (namespace.to_owned(), name.to_owned());
@@ -70,7 +78,12 @@ impl Lookup {
     /// # Errors
     /// `Unavailable`, `NotFound`.
     pub async fn namespace(&self, run: &RunView) -> Result<Arc<str>, Problem> {
-        if let Some(known) = self.homes.lock().unwrap_or_else(PoisonError::into_inner).get(&run.uid) {
+        if let Some(known) = self
+            .homes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&run.uid)
+        {
             return Ok(known.clone());
         }
         let uid: Arc<str> = self.namespace_uid(&run.namespace).await?.into();
@@ -87,7 +100,11 @@ impl Lookup {
     /// # Errors
     /// `Unavailable`, `NotFound`.
     pub async fn namespace_uid(&self, name: &str) -> Result<String, Problem> {
-        let found = self.cluster.namespace(name).await.map_err(|error| unavailable("the API server", &error))?;
+        let found = self
+            .cluster
+            .namespace(name)
+            .await
+            .map_err(|error| unavailable("the API server", &error))?;
         found.ok_or_else(|| not_found(format!("there is no namespace {name}")))
     }
 
@@ -99,7 +116,9 @@ impl Lookup {
         let key = (namespace.to_owned(), name.to_owned());
         let known = {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.get(&key).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, run)| run.clone())
+            seen.get(&key)
+                .filter(|(at, _)| at.elapsed() < FRESH)
+                .map(|(_, run)| run.clone())
         };
         match known {
             Some(run) => Ok(run),

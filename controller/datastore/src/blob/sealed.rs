@@ -60,9 +60,10 @@ pub enum Fit {
 
 fn of_crypt(name: &Name, error: CryptError) -> Problem {
     match error {
-        CryptError::KeyMissing(id) => {
-            problem(KEY_MISSING, format!("{name} was written with the key `{id}`, which the datastore does not have"))
-        }
+        CryptError::KeyMissing(id) => problem(
+            KEY_MISSING,
+            format!("{name} was written with the key `{id}`, which the datastore does not have"),
+        ),
         CryptError::NoKey => problem(KEY_MISSING, format!("{name} is not written: {error}")),
         CryptError::Corrupt | CryptError::Cipher => corrupt(format!("{name}: {error}")),
     }
@@ -101,29 +102,57 @@ impl Sealed {
     /// # Errors
     /// `Unavailable`.
     pub async fn fit(&self, name: &Name) -> Result<Fit, Problem> {
-        let bytes = self.store.read(name, sealed_len((RECORD + INLINE) as u64)).await?.unwrap_or_default();
+        let bytes = self
+            .store
+            .read(name, sealed_len((RECORD + INLINE) as u64))
+            .await?
+            .unwrap_or_default();
         // A truncated header does not identify a key.
-        let Ok(header) = Header::parse(&bytes) else { return Ok(Fit::Nothing) };
+        let Ok(header) = Header::parse(&bytes) else {
+            return Ok(Fit::Nothing);
+        };
         let id = header.key_id.clone();
-        let Ok(key) = self.keys.find(&id) else { return Ok(Fit::Missing(id)) };
-        Ok(if stream::open(&key, &header, name.as_str(), &bytes).is_ok() { Fit::Opens(id) } else { Fit::Differs(id) })
+        let Ok(key) = self.keys.find(&id) else {
+            return Ok(Fit::Missing(id));
+        };
+        Ok(
+            if stream::open(&key, &header, name.as_str(), &bytes).is_ok() {
+                Fit::Opens(id)
+            } else {
+                Fit::Differs(id)
+            },
+        )
     }
 
     /// Creates a record; false when the name exists.
     ///
     /// # Errors
     /// `Unavailable`; it may have been created.
-    pub async fn create<T: Serialize>(&self, name: &Name, record: &T, content: &[u8]) -> Result<bool, Problem> {
-        self.store.create(name, self.seal(name, &encode(name, record, content)?)?).await
+    pub async fn create<T: Serialize>(
+        &self,
+        name: &Name,
+        record: &T,
+        content: &[u8],
+    ) -> Result<bool, Problem> {
+        self.store
+            .create(name, self.seal(name, &encode(name, record, content)?)?)
+            .await
     }
 
     /// Reads a record and its content; `None` when it does not exist.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
-    pub async fn read<T: DeserializeOwned>(&self, name: &Name) -> Result<Option<(T, Bytes)>, Problem> {
-        let Some(plain) = self.read_bytes(name, RECORD + INLINE).await? else { return Ok(None) };
-        decode(&plain).map(Some).ok_or_else(|| corrupt(format!("{name} is no such record")))
+    pub async fn read<T: DeserializeOwned>(
+        &self,
+        name: &Name,
+    ) -> Result<Option<(T, Bytes)>, Problem> {
+        let Some(plain) = self.read_bytes(name, RECORD + INLINE).await? else {
+            return Ok(None);
+        };
+        decode(&plain)
+            .map(Some)
+            .ok_or_else(|| corrupt(format!("{name} is no such record")))
     }
 
     /// Creates or replaces a small object.
@@ -139,10 +168,20 @@ impl Sealed {
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn read_bytes(&self, name: &Name, limit: usize) -> Result<Option<Bytes>, Problem> {
-        let Some(bytes) = self.store.read(name, sealed_len(limit as u64)).await? else { return Ok(None) };
-        let opened = Header::parse(&bytes)
-            .and_then(|header| stream::open(&*self.keys.find(&header.key_id)?, &header, name.as_str(), &bytes));
-        opened.map(|plain| Some(plain.into())).map_err(|error| of_crypt(name, error))
+        let Some(bytes) = self.store.read(name, sealed_len(limit as u64)).await? else {
+            return Ok(None);
+        };
+        let opened = Header::parse(&bytes).and_then(|header| {
+            stream::open(
+                &*self.keys.find(&header.key_id)?,
+                &header,
+                name.as_str(),
+                &bytes,
+            )
+        });
+        opened
+            .map(|plain| Some(plain.into()))
+            .map_err(|error| of_crypt(name, error))
     }
 
     /// Writes content of any size in one pass: small content is returned for its record, large content becomes a blob
@@ -189,7 +228,12 @@ impl Sealed {
                 return Err(problem);
             }
         };
-        Ok(Content { digest: hex_digest(&digest.finalize()), size, head: head.into(), blob })
+        Ok(Content {
+            digest: hex_digest(&digest.finalize()),
+            size,
+            head: head.into(),
+            blob,
+        })
     }
 
     /// Opens a blob. Decrypts its first segment before it returns, so that a wrong key is detected before the response
@@ -209,16 +253,28 @@ impl Sealed {
             }
         }
         let header = Header::parse(&first).map_err(|error| of_crypt(name, error))?;
-        let key = self.keys.find(&header.key_id).map_err(|error| of_crypt(name, error))?;
-        let opener = Opener::new(&key, &header, name.as_str()).map_err(|error| of_crypt(name, error))?;
+        let key = self
+            .keys
+            .find(&header.key_id)
+            .map_err(|error| of_crypt(name, error))?;
+        let opener =
+            Opener::new(&key, &header, name.as_str()).map_err(|error| of_crypt(name, error))?;
         let rest = Bytes::from(first).slice(header.length()..);
-        let reader = Reader { raw, opener: Some(opener), ahead: Some(rest), name: name.clone(), left: size };
+        let reader = Reader {
+            raw,
+            opener: Some(opener),
+            ahead: Some(rest),
+            name: name.clone(),
+            left: size,
+        };
         let mut opened = futures::stream::try_unfold(reader, Reader::next).boxed();
         Ok(match opened.next().await {
             None => futures::stream::empty().boxed(),
             Some(piece) => {
                 let piece = piece?;
-                futures::stream::once(async { Ok(piece) }).chain(opened).boxed()
+                futures::stream::once(async { Ok(piece) })
+                    .chain(opened)
+                    .boxed()
             }
         })
     }
@@ -226,14 +282,22 @@ impl Sealed {
 
 fn take(piece: &Bytes, size: &mut u64, limit: u64) -> Result<(), Problem> {
     *size = size.saturating_add(piece.len() as u64);
-    if *size > limit { Err(problem(TOO_LARGE, format!("at most {limit} bytes"))) } else { Ok(()) }
+    if *size > limit {
+        Err(problem(TOO_LARGE, format!("at most {limit} bytes")))
+    } else {
+        Ok(())
+    }
 }
 
 /// Encodes as: length of the JSON in four bytes, the JSON, the content.
 fn encode<T: Serialize>(name: &Name, record: &T, content: &[u8]) -> Result<Vec<u8>, Problem> {
-    let json = serde_json::to_vec(record).map_err(|error| corrupt(format!("{name} cannot be written: {error}")))?;
-    let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= RECORD && content.len() <= INLINE);
-    let length = length.ok_or_else(|| problem(TOO_LARGE, format!("{name}: too large for a record")))?;
+    let json = serde_json::to_vec(record)
+        .map_err(|error| corrupt(format!("{name} cannot be written: {error}")))?;
+    let length = u32::try_from(json.len())
+        .ok()
+        .filter(|_| json.len() <= RECORD && content.len() <= INLINE);
+    let length =
+        length.ok_or_else(|| problem(TOO_LARGE, format!("{name}: too large for a record")))?;
     Ok([&length.to_be_bytes(), json.as_slice(), content].concat())
 }
 
@@ -256,15 +320,27 @@ impl BlobWriter {
     async fn begin(sealed: &Sealed, name: Name) -> Result<Self, Problem> {
         let part_size = sealed.store.part_size();
         let mut part = Vec::with_capacity(part_size + 2 * stream::SEGMENT);
-        let active = sealed.keys.active().map_err(|error| of_crypt(&name, error))?;
-        let sealer = Sealer::new(&active, name.as_str(), &mut part).map_err(|error| of_crypt(&name, error))?;
+        let active = sealed
+            .keys
+            .active()
+            .map_err(|error| of_crypt(&name, error))?;
+        let sealer = Sealer::new(&active, name.as_str(), &mut part)
+            .map_err(|error| of_crypt(&name, error))?;
         let upload = sealed.store.upload(&name).await?;
-        Ok(Self { name, upload, sealer, part, part_size })
+        Ok(Self {
+            name,
+            upload,
+            sealer,
+            part,
+            part_size,
+        })
     }
 
     async fn push(&mut self, content: &[u8]) -> Result<(), Problem> {
         for piece in content.chunks(stream::SEGMENT) {
-            self.sealer.push(piece, &mut self.part).map_err(|error| of_crypt(&self.name, error))?;
+            self.sealer
+                .push(piece, &mut self.part)
+                .map_err(|error| of_crypt(&self.name, error))?;
             self.send_full().await?;
         }
         Ok(())
@@ -283,8 +359,14 @@ impl BlobWriter {
     }
 
     async fn finish(mut self) -> Result<Name, Problem> {
-        self.sealer.finish(&mut self.part).map_err(|error| of_crypt(&self.name, error))?;
-        let last = if self.part.len() > self.part_size { self.part.split_off(self.part_size) } else { Vec::new() };
+        self.sealer
+            .finish(&mut self.part)
+            .map_err(|error| of_crypt(&self.name, error))?;
+        let last = if self.part.len() > self.part_size {
+            self.part.split_off(self.part_size)
+        } else {
+            Vec::new()
+        };
         for part in [self.part, last] {
             if !part.is_empty() {
                 self.upload.part(part).await?;
@@ -309,7 +391,9 @@ impl Reader {
     async fn next(mut self) -> Result<Option<(Bytes, Self)>, Problem> {
         let mut out = Vec::new();
         while out.is_empty() {
-            let Some(opener) = &mut self.opener else { return Ok(None) };
+            let Some(opener) = &mut self.opener else {
+                return Ok(None);
+            };
             let piece = match self.ahead.take() {
                 Some(piece) => Some(piece),
                 None => self.raw.next().await.transpose()?,
@@ -319,11 +403,22 @@ impl Reader {
                     out.reserve(piece.len());
                     opener.push(&piece, &mut out)
                 }
-                None => self.opener.take().map_or(Ok(()), |opener| opener.finish(&mut out)),
+                None => self
+                    .opener
+                    .take()
+                    .map_or(Ok(()), |opener| opener.finish(&mut out)),
             };
             opened.map_err(|error| of_crypt(&self.name, error))?;
-            let differs = || corrupt(format!("{} does not have the size in its record", self.name));
-            self.left = self.left.checked_sub(out.len() as u64).ok_or_else(differs)?;
+            let differs = || {
+                corrupt(format!(
+                    "{} does not have the size in its record",
+                    self.name
+                ))
+            };
+            self.left = self
+                .left
+                .checked_sub(out.len() as u64)
+                .ok_or_else(differs)?;
             if self.opener.is_none() && self.left > 0 {
                 return Err(differs());
             }

@@ -12,8 +12,8 @@ use std::{
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use object_store::{
-    Error as StoreError, GetResultPayload, MultipartUpload, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions,
-    local::LocalFileSystem, prefix::PrefixStore,
+    Error as StoreError, GetResultPayload, MultipartUpload, ObjectStore, ObjectStoreExt as _,
+    PutMode, PutOptions, local::LocalFileSystem, prefix::PrefixStore,
 };
 use url::Url;
 
@@ -38,7 +38,10 @@ pub enum OpenError {
     #[error("`{0}` is no URL of a store; file:///DIRECTORY, s3://, gs:// and az:// are")]
     Url(String),
     #[error("{path}: {source}")]
-    Folder { path: PathBuf, source: std::io::Error },
+    Folder {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -55,7 +58,9 @@ pub struct Entry {
 impl Entry {
     /// Whether it is older than `age`, by its time of modification in the store.
     pub fn is_older(&self, age: Duration) -> bool {
-        SystemTime::now().duration_since(self.modified).is_ok_and(|passed| passed > age)
+        SystemTime::now()
+            .duration_since(self.modified)
+            .is_ok_and(|passed| passed > age)
     }
 }
 
@@ -78,23 +83,47 @@ impl Store {
     pub fn open(url: &str, variables: &HashMap<String, String>) -> Result<Self, OpenError> {
         let parsed = Url::parse(url).map_err(|_| OpenError::Url(url.to_owned()))?;
         if parsed.scheme() == "file" {
-            let path = parsed.to_file_path().map_err(|()| OpenError::Url(url.to_owned()))?;
-            std::fs::create_dir_all(&path).map_err(|source| OpenError::Folder { path: path.clone(), source })?;
-            let local = LocalFileSystem::new_with_prefix(&path)?.with_fsync(true).with_automatic_cleanup(true);
-            return Ok(Self { inner: Arc::new(local), folder: Some(path.into()) });
+            let path = parsed
+                .to_file_path()
+                .map_err(|()| OpenError::Url(url.to_owned()))?;
+            std::fs::create_dir_all(&path).map_err(|source| OpenError::Folder {
+                path: path.clone(),
+                source,
+            })?;
+            let local = LocalFileSystem::new_with_prefix(&path)?
+                .with_fsync(true)
+                .with_automatic_cleanup(true);
+            return Ok(Self {
+                inner: Arc::new(local),
+                folder: Some(path.into()),
+            });
         }
-        if !matches!(parsed.scheme(), "s3" | "s3a" | "gs" | "az" | "azure" | "adl" | "abfs" | "abfss") {
+        if !matches!(
+            parsed.scheme(),
+            "s3" | "s3a" | "gs" | "az" | "azure" | "adl" | "abfs" | "abfss"
+        ) {
             return Err(OpenError::Url(url.to_owned()));
         }
         let (store, prefix) = object_store::parse_url_opts(&parsed, variables)?;
         let store: Arc<dyn ObjectStore> = Arc::from(store);
-        let inner = if prefix.as_ref().is_empty() { store } else { Arc::new(PrefixStore::new(store, prefix)) };
-        Ok(Self { inner, folder: None })
+        let inner = if prefix.as_ref().is_empty() {
+            store
+        } else {
+            Arc::new(PrefixStore::new(store, prefix))
+        };
+        Ok(Self {
+            inner,
+            folder: None,
+        })
     }
 
     /// Part size of a large object, in bytes.
     pub fn part_size(&self) -> usize {
-        if self.folder.is_some() { LOCAL_PART } else { REMOTE_PART }
+        if self.folder.is_some() {
+            LOCAL_PART
+        } else {
+            REMOTE_PART
+        }
     }
 
     /// Creates a small object; false when the name exists. After a lost response, the existing object may be this one.
@@ -103,7 +132,12 @@ impl Store {
     /// `Unavailable`; it may have been created.
     pub async fn create(&self, name: &Name, content: Vec<u8>) -> Result<bool, Problem> {
         let options = PutOptions::from(PutMode::Create);
-        match within(CALL, self.inner.put_opts(name.path(), content.into(), options)).await {
+        match within(
+            CALL,
+            self.inner.put_opts(name.path(), content.into(), options),
+        )
+        .await
+        {
             Ok(_) => Ok(true),
             Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => Ok(false),
             Err(error) => Err(unavailable("the store", &error)),
@@ -116,7 +150,9 @@ impl Store {
     /// `Unavailable`; it may have been written.
     pub async fn overwrite(&self, name: &Name, content: Vec<u8>) -> Result<(), Problem> {
         let written = within(CALL, self.inner.put(name.path(), content.into())).await;
-        written.map(drop).map_err(|error| unavailable("the store", &error))
+        written
+            .map(drop)
+            .map_err(|error| unavailable("the store", &error))
     }
 
     /// Starts a large object. It is invisible until it is completed.
@@ -125,7 +161,10 @@ impl Store {
     /// `Unavailable`.
     pub async fn upload(&self, name: &Name) -> Result<Upload, Problem> {
         let parts = within(CALL, self.inner.put_multipart(name.path())).await;
-        Ok(Upload { parts: parts.map_err(|error| unavailable("the store", &error))?, sending: None })
+        Ok(Upload {
+            parts: parts.map_err(|error| unavailable("the store", &error))?,
+            sending: None,
+        })
     }
 
     /// Reads a small object; `None` when it does not exist.
@@ -142,7 +181,9 @@ impl Store {
         };
         match within(CALL, call).await {
             Ok(Some(bytes)) => Ok(Some(bytes)),
-            Ok(None) => Err(corrupt(format!("{name} is larger than what was written there"))),
+            Ok(None) => Err(corrupt(format!(
+                "{name} is larger than what was written there"
+            ))),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(unavailable("the store", &error)),
         }
@@ -156,7 +197,9 @@ impl Store {
         match within(CALL, self.inner.get(name.path())).await {
             Ok(found) => Ok(Some(match found.payload {
                 GetResultPayload::File(file, _) => file_stream(file),
-                GetResultPayload::Stream(stream) => stream.map_err(|error| unavailable("the store", &error)).boxed(),
+                GetResultPayload::Stream(stream) => stream
+                    .map_err(|error| unavailable("the store", &error))
+                    .boxed(),
             })),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(unavailable("the store", &error)),
@@ -173,7 +216,9 @@ impl Store {
             size: meta.size,
             modified: meta.last_modified.into(),
         });
-        within(PART, listing.try_collect()).await.map_err(|error| unavailable("the store", &error))
+        within(PART, listing.try_collect())
+            .await
+            .map_err(|error| unavailable("the store", &error))
     }
 
     /// The segments directly below a name: those with further objects below, sorted, and those that are objects.
@@ -189,7 +234,11 @@ impl Store {
         };
         let last = |path: &object_store::path::Path| path.filename().map(str::to_owned);
         let mut directories: Vec<String> = listed.common_prefixes.iter().filter_map(last).collect();
-        let mut objects: Vec<String> = listed.objects.iter().filter_map(|meta| last(&meta.location)).collect();
+        let mut objects: Vec<String> = listed
+            .objects
+            .iter()
+            .filter_map(|meta| last(&meta.location))
+            .collect();
         directories.sort_unstable();
         objects.sort_unstable();
         Ok((directories, objects))
@@ -209,13 +258,19 @@ impl Store {
     /// Removes temporary files of killed writes from a folder when they are older than `age`; returns their number. The
     /// store's library writes to `NAME#1` first and hides these files from listings.
     pub async fn remove_leftovers(&self, age: Duration) -> usize {
-        let Some(folder) = self.folder.clone() else { return 0 };
-        tokio::task::spawn_blocking(move || leftovers(&folder, age)).await.unwrap_or_default()
+        let Some(folder) = self.folder.clone() else {
+            return 0;
+        };
+        tokio::task::spawn_blocking(move || leftovers(&folder, age))
+            .await
+            .unwrap_or_default()
     }
 }
 
 fn leftovers(folder: &FilePath, age: Duration) -> usize {
-    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
     let mut removed = 0;
     for entry in entries.flatten() {
         let Ok(meta) = entry.metadata() else { continue };
@@ -224,9 +279,15 @@ fn leftovers(folder: &FilePath, age: Duration) -> usize {
             continue;
         }
         let name = entry.file_name();
-        let staged =
-            name.to_str().and_then(|name| name.rsplit_once('#')).is_some_and(|(_, number)| number.parse::<u64>().is_ok());
-        let old = meta.modified().ok().and_then(|at| at.elapsed().ok()).is_some_and(|elapsed| elapsed >= age);
+        let staged = name
+            .to_str()
+            .and_then(|name| name.rsplit_once('#'))
+            .is_some_and(|(_, number)| number.parse::<u64>().is_ok());
+        let old = meta
+            .modified()
+            .ok()
+            .and_then(|at| at.elapsed().ok())
+            .is_some_and(|elapsed| elapsed >= age);
         if staged && old && std::fs::remove_file(entry.path()).is_ok() {
             removed += 1;
         }
@@ -253,10 +314,16 @@ fn file_stream(file: std::fs::File) -> ByteStream {
 }
 
 /// Runs a call with a timeout. A timeout becomes an error of the store's library.
-async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
     match tokio::time::timeout(limit, call).await {
         Ok(answer) => answer,
-        Err(elapsed) => Err(StoreError::Generic { store: "store", source: Box::new(elapsed) }),
+        Err(elapsed) => Err(StoreError::Generic {
+            store: "store",
+            source: Box::new(elapsed),
+        }),
     }
 }
 
@@ -274,7 +341,10 @@ impl Upload {
     /// `Unavailable`, also for the previous part.
     pub async fn part(&mut self, content: Vec<u8>) -> Result<(), Problem> {
         self.settle().await?;
-        self.sending = Some(tokio::spawn(within(PART, self.parts.put_part(content.into()))));
+        self.sending = Some(tokio::spawn(within(
+            PART,
+            self.parts.put_part(content.into()),
+        )));
         Ok(())
     }
 
@@ -285,7 +355,9 @@ impl Upload {
     pub async fn complete(mut self) -> Result<(), Problem> {
         self.settle().await?;
         let completed = within(PART, self.parts.complete()).await;
-        completed.map(drop).map_err(|error| unavailable("the store", &error))
+        completed
+            .map(drop)
+            .map_err(|error| unavailable("the store", &error))
     }
 
     pub async fn abort(mut self) {

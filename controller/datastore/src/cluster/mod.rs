@@ -17,7 +17,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crds::{
-    Adopted, Claim, Operation, OutputRef, Outputs, RepositorySource, TerraformRepository, TerraformRun, ValueFrom,
+    Adopted, Claim, Operation, OutputRef, Outputs, RepositorySource, TerraformRepository,
+    TerraformRun, ValueFrom,
     clock::ServerClock,
     datastore::{AUDIENCE, StateId},
 };
@@ -65,17 +66,28 @@ impl RunView {
         Self {
             namespace: run.namespace().unwrap_or_default(),
             uid: run.uid().unwrap_or_default(),
-            attempt: status.attempt.as_ref().map(|a| (a.number, a.pod_name.clone(), a.open)),
+            attempt: status
+                .attempt
+                .as_ref()
+                .map(|a| (a.number, a.pod_name.clone(), a.open)),
             terminal: status.is_terminal(),
             adopted: status.adopted,
             claim: status.claim,
             operation: run.spec.operation,
             state: StateId::of(&name, &run.spec),
-            released: run.status.as_ref().and_then(|status| status.lock_release.as_ref()).map(|release| release.id.clone()),
+            released: run
+                .status
+                .as_ref()
+                .and_then(|status| status.lock_release.as_ref())
+                .map(|release| release.id.clone()),
             outputs: run.spec.outputs.clone(),
             takes: takes(run),
             source: run.spec.source.repository.clone(),
-            recovers: run.spec.recover.as_ref().map(|recover| recover.from_run.clone()),
+            recovers: run
+                .spec
+                .recover
+                .as_ref()
+                .map(|recover| recover.from_run.clone()),
             name,
         }
     }
@@ -93,9 +105,16 @@ impl RunView {
 
 /// The outputs of other stacks that a run reads, without duplicates.
 fn takes(run: &TerraformRun) -> Vec<OutputRef> {
-    let variables = run.spec.variables.iter().map(|variable| &variable.value_from);
+    let variables = run
+        .spec
+        .variables
+        .iter()
+        .map(|variable| &variable.value_from);
     let all = variables.chain(run.spec.env.iter().map(|variable| &variable.value_from));
-    let mut found: Vec<_> = all.flatten().filter_map(|from: &ValueFrom| from.output_of.clone()).collect();
+    let mut found: Vec<_> = all
+        .flatten()
+        .filter_map(|from: &ValueFrom| from.output_of.clone())
+        .collect();
     found.sort_unstable();
     found.dedup();
     found
@@ -128,7 +147,11 @@ pub trait Cluster: Reviewer {
     /// UIDs of the runs in a namespace, to find candidates for deletion. A run that is not listed is then read live.
     fn uids<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>>;
     /// Reads a repository live; `None` when it does not exist.
-    fn repository<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<TerraformRepository>>;
+    fn repository<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Reply<'a, Option<TerraformRepository>>;
     /// UIDs of the repositories in a namespace.
     fn repositories<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>>;
     /// The front proxy's configuration, now and after each change; `None` when the cluster has none.
@@ -145,7 +168,12 @@ pub trait Cluster: Reviewer {
     /// Deletes an object with outputs that this process wrote. A missing or recreated object is no error.
     fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> Reply<'a, ()>;
     /// Adds entries to a Secret if it is unchanged since the read; false on a conflict.
-    fn fill<'a>(&'a self, name: &'a SecretName, read: &'a Entries, data: &'a BTreeMap<String, Vec<u8>>) -> Reply<'a, bool>;
+    fn fill<'a>(
+        &'a self,
+        name: &'a SecretName,
+        read: &'a Entries,
+        data: &'a BTreeMap<String, Vec<u8>>,
+    ) -> Reply<'a, bool>;
 }
 
 /// The implementation for a real cluster.
@@ -172,36 +200,57 @@ impl Cluster for Kube {
     fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<RunView>> {
         Box::pin(async move {
             let api: Api<TerraformRun> = Api::namespaced(self.0.clone(), namespace);
-            Ok(live("read the run", api, name).await?.map(|run| RunView::of(&run)))
+            Ok(live("read the run", api, name)
+                .await?
+                .map(|run| RunView::of(&run)))
         })
     }
 
     fn uids<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>> {
-        Box::pin(uids("list runs", Api::<TerraformRun>::namespaced(self.0.clone(), namespace)))
+        Box::pin(uids(
+            "list runs",
+            Api::<TerraformRun>::namespaced(self.0.clone(), namespace),
+        ))
     }
 
-    fn repository<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<TerraformRepository>> {
-        Box::pin(live("read the repository", Api::namespaced(self.0.clone(), namespace), name))
+    fn repository<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Reply<'a, Option<TerraformRepository>> {
+        Box::pin(live(
+            "read the repository",
+            Api::namespaced(self.0.clone(), namespace),
+            name,
+        ))
     }
 
     fn repositories<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>> {
-        Box::pin(uids("list repositories", Api::<TerraformRepository>::namespaced(self.0.clone(), namespace)))
+        Box::pin(uids(
+            "list repositories",
+            Api::<TerraformRepository>::namespaced(self.0.clone(), namespace),
+        ))
     }
 
     fn front_proxy(&self) -> BoxStream<'static, Option<FrontProxyConfig>> {
         let api: Api<ConfigMap> = Api::namespaced(self.0.clone(), "kube-system");
         let seen = watch_object(api, "extension-apiserver-authentication").default_backoff();
         let said = seen.filter_map(|seen| {
-            let seen = seen.inspect_err(|error| tracing::warn!(%error, "the front proxy's configuration is not known"));
+            let seen = seen.inspect_err(
+                |error| tracing::warn!(%error, "the front proxy's configuration is not known"),
+            );
             std::future::ready(seen.ok())
         });
-        said.map(|map| map.and_then(|map| front_proxy(&map.data.unwrap_or_default()))).boxed()
+        said.map(|map| map.and_then(|map| front_proxy(&map.data.unwrap_or_default())))
+            .boxed()
     }
 
     fn namespace<'a>(&'a self, name: &'a str) -> Reply<'a, Option<String>> {
         Box::pin(async move {
             let api: Api<Namespace> = Api::all(self.0.clone());
-            Ok(call_opt("read the namespace", api.get(name)).await?.and_then(|namespace| namespace.uid()))
+            Ok(call_opt("read the namespace", api.get(name))
+                .await?
+                .and_then(|namespace| namespace.uid()))
         })
     }
 
@@ -211,7 +260,12 @@ impl Cluster for Kube {
             let found = call_opt("read the Secret", api.get(&name.name)).await?;
             Ok(found.map(|secret| Entries {
                 version: secret.resource_version().unwrap_or_default(),
-                data: secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect(),
+                data: secret
+                    .data
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(|(key, value)| (key, value.0))
+                    .collect(),
             }))
         })
     }
@@ -228,12 +282,24 @@ impl Cluster for Kube {
         Box::pin(publish::withdraw(&self.0, namespace, object))
     }
 
-    fn fill<'a>(&'a self, name: &'a SecretName, read: &'a Entries, data: &'a BTreeMap<String, Vec<u8>>) -> Reply<'a, bool> {
+    fn fill<'a>(
+        &'a self,
+        name: &'a SecretName,
+        read: &'a Entries,
+        data: &'a BTreeMap<String, Vec<u8>>,
+    ) -> Reply<'a, bool> {
         Box::pin(async move {
             let api: Api<Secret> = Api::namespaced(self.0.clone(), &name.namespace);
-            let data: BTreeMap<_, _> = data.iter().map(|(key, value)| (key, BASE64_STANDARD.encode(value))).collect();
-            let patch = Patch::Merge(json!({"metadata": {"resourceVersion": read.version}, "data": data}));
-            let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+            let data: BTreeMap<_, _> = data
+                .iter()
+                .map(|(key, value)| (key, BASE64_STANDARD.encode(value)))
+                .collect();
+            let patch =
+                Patch::Merge(json!({"metadata": {"resourceVersion": read.version}, "data": data}));
+            let params = PatchParams {
+                field_manager: Some(MANAGER.into()),
+                ..PatchParams::default()
+            };
             match call("fill the Secret", api.patch(&name.name, &params, &patch)).await {
                 Ok(_) => Ok(true),
                 Err(error) if error.code() == 409 => Ok(false),
@@ -271,7 +337,10 @@ where
 
 /// Whether a 404 is for the object itself. While the CRD is missing, the API server's 404 names no object.
 fn is_gone(error: &CallError, name: &str) -> bool {
-    let details = error.status().filter(|status| status.code == 404).and_then(|status| status.details.as_ref());
+    let details = error
+        .status()
+        .filter(|status| status.code == 404)
+        .and_then(|status| status.details.as_ref());
     details.is_some_and(|details| details.name == name)
 }
 
@@ -279,16 +348,32 @@ fn is_gone(error: &CallError, name: &str) -> bool {
 /// accepted as the API server's.
 fn front_proxy(data: &BTreeMap<String, String>) -> Option<FrontProxyConfig> {
     let list = |key: &str| -> Vec<String> {
-        let parsed: Vec<String> = data.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let parsed: Vec<String> = data
+            .get(key)
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
         parsed.into_iter().filter(|word| !word.is_empty()).collect()
     };
-    let authority = data.get("requestheader-client-ca-file").filter(|pem| !pem.trim().is_empty())?.clone();
+    let authority = data
+        .get("requestheader-client-ca-file")
+        .filter(|pem| !pem.trim().is_empty())?
+        .clone();
     let names = list("requestheader-allowed-names");
-    if names.is_empty() && data.get("client-ca-file").is_some_and(|clients| clients.trim() == authority.trim()) {
-        tracing::warn!("the front proxy has the authority of all clients and no names; the read API is off");
+    if names.is_empty()
+        && data
+            .get("client-ca-file")
+            .is_some_and(|clients| clients.trim() == authority.trim())
+    {
+        tracing::warn!(
+            "the front proxy has the authority of all clients and no names; the read API is off"
+        );
         return None;
     }
-    Some(FrontProxyConfig { authority, names, user_headers: list("requestheader-username-headers") })
+    Some(FrontProxyConfig {
+        authority,
+        names,
+        user_headers: list("requestheader-username-headers"),
+    })
 }
 
 #[cfg(test)]
@@ -304,23 +389,42 @@ mod tests {
                 ("client-ca-file".to_owned(), "A".to_owned()),
                 ("requestheader-client-ca-file".to_owned(), ca.to_owned()),
                 ("requestheader-allowed-names".to_owned(), names.to_owned()),
-                ("requestheader-username-headers".to_owned(), r#"["X-Remote-User"]"#.to_owned()),
+                (
+                    "requestheader-username-headers".to_owned(),
+                    r#"["X-Remote-User"]"#.to_owned(),
+                ),
             ])
         };
         assert_eq!(front_proxy(&BTreeMap::new()), None);
         assert_eq!(front_proxy(&data("A\n", "[]")), None);
         assert_eq!(front_proxy(&data("A", r#"[""]"#)), None);
-        assert_eq!(front_proxy(&data("B", "[]")).unwrap().names, Vec::<String>::new());
-        assert_eq!(front_proxy(&data("A", r#"["front-proxy-client"]"#)).unwrap().names, ["front-proxy-client"]);
+        assert_eq!(
+            front_proxy(&data("B", "[]")).unwrap().names,
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            front_proxy(&data("A", r#"["front-proxy-client"]"#))
+                .unwrap()
+                .names,
+            ["front-proxy-client"]
+        );
     }
 
     #[test]
     fn missing_kind_is_not_a_missing_run() {
         let refused = |details: serde_json::Value| CallError::Refused {
             what: "read the run",
-            status: Box::new(serde_json::from_value(json!({"code": 404, "reason": "NotFound", "details": details})).unwrap()),
+            status: Box::new(
+                serde_json::from_value(
+                    json!({"code": 404, "reason": "NotFound", "details": details}),
+                )
+                .unwrap(),
+            ),
         };
-        assert!(is_gone(&refused(json!({"name": "net", "kind": "terraformruns"})), "net"));
+        assert!(is_gone(
+            &refused(json!({"name": "net", "kind": "terraformruns"})),
+            "net"
+        ));
         assert!(!is_gone(&refused(json!({})), "net"));
         assert!(!is_gone(&refused(json!(null)), "net"));
     }

@@ -7,7 +7,10 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams,
+        Preconditions,
+    },
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -77,8 +80,11 @@ fn manifest(owner: Owner<'_>, object: &Published) -> Value {
     match object.kind {
         Kind::ConfigMap => manifest["data"] = json!(object.data),
         Kind::Secret => {
-            let data: Map<_, _> =
-                object.data.iter().map(|(key, value)| (key.clone(), BASE64_STANDARD.encode(value).into())).collect();
+            let data: Map<_, _> = object
+                .data
+                .iter()
+                .map(|(key, value)| (key.clone(), BASE64_STANDARD.encode(value).into()))
+                .collect();
             manifest["type"] = outputs::SECRET_TYPE.into();
             manifest["data"] = data.into();
         }
@@ -89,7 +95,10 @@ fn manifest(owner: Owner<'_>, object: &Published) -> Value {
 /// A patch that removes keys added by others: they would be mistaken for outputs.
 fn without_others(object: &Published, data: Vec<String>, binary: Vec<String>) -> Option<Value> {
     let none = |keys: Vec<String>, own: bool| -> Map<String, Value> {
-        keys.into_iter().filter(|key| !own || !object.data.contains_key(key)).map(|key| (key, Value::Null)).collect()
+        keys.into_iter()
+            .filter(|key| !own || !object.data.contains_key(key))
+            .map(|key| (key, Value::Null))
+            .collect()
     };
     let (data, binary) = (none(data, true), none(binary, false));
     let mut patch = Map::new();
@@ -101,17 +110,35 @@ fn without_others(object: &Published, data: Vec<String>, binary: Vec<String>) ->
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-pub(super) async fn publish(client: &Client, owner: Owner<'_>, object: &Published) -> Result<String, CallError> {
+pub(super) async fn publish(
+    client: &Client,
+    owner: Owner<'_>,
+    object: &Published,
+) -> Result<String, CallError> {
     let what = "publish outputs";
     let params = PatchParams::apply(MANAGER).force();
-    let more = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+    let more = PatchParams {
+        field_manager: Some(MANAGER.into()),
+        ..PatchParams::default()
+    };
     let manifest = Patch::Apply(manifest(owner, object));
     let api = api(client, owner.namespace, object.kind);
     let there = call(what, api.patch(&object.name, &params, &manifest)).await?;
-    let keys = |field: &str| there.data[field].as_object().into_iter().flat_map(Map::keys).cloned().collect();
+    let keys = |field: &str| {
+        there.data[field]
+            .as_object()
+            .into_iter()
+            .flat_map(Map::keys)
+            .cloned()
+            .collect()
+    };
     if let Some(patch) = without_others(object, keys("data"), keys("binaryData")) {
         call(what, api.patch(&object.name, &more, &Patch::Merge(patch))).await?;
-        tracing::info!(namespace = owner.namespace, name = object.name, "keys that others had added to outputs were removed");
+        tracing::info!(
+            namespace = owner.namespace,
+            name = object.name,
+            "keys that others had added to outputs were removed"
+        );
     }
     Ok(there.metadata.uid.unwrap_or_default())
 }
@@ -124,10 +151,25 @@ fn api(client: &Client, namespace: &str, kind: Kind) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
-pub(super) async fn withdraw(client: &Client, namespace: &str, object: &Published) -> Result<(), CallError> {
-    let preconditions = Preconditions { uid: object.uid.clone(), resource_version: None };
-    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    match call("delete outputs", api(client, namespace, object.kind).delete(&object.name, &params)).await {
+pub(super) async fn withdraw(
+    client: &Client,
+    namespace: &str,
+    object: &Published,
+) -> Result<(), CallError> {
+    let preconditions = Preconditions {
+        uid: object.uid.clone(),
+        resource_version: None,
+    };
+    let params = DeleteParams {
+        preconditions: Some(preconditions),
+        ..DeleteParams::default()
+    };
+    match call(
+        "delete outputs",
+        api(client, namespace, object.kind).delete(&object.name, &params),
+    )
+    .await
+    {
         // The object is gone or was recreated.
         Err(error) if matches!(error.code(), 404 | 409) => Ok(()),
         other => other.map(drop),
@@ -137,10 +179,21 @@ pub(super) async fn withdraw(client: &Client, namespace: &str, object: &Publishe
 /// Probes with a ConfigMap that has no outputs: only the policy rejects it.
 pub(super) async fn probe(client: &Client, namespace: &str) -> Result<(), CallError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let metadata = ObjectMeta { generate_name: Some("pawl-outputs-probe-".into()), ..ObjectMeta::default() };
-    let params = PostParams { dry_run: true, field_manager: Some(MANAGER.into()) };
-    let probe = ConfigMap { metadata, ..ConfigMap::default() };
-    call("prove the policy on outputs", api.create(&params, &probe)).await.map(|there| drop(there.name_any()))
+    let metadata = ObjectMeta {
+        generate_name: Some("pawl-outputs-probe-".into()),
+        ..ObjectMeta::default()
+    };
+    let params = PostParams {
+        dry_run: true,
+        field_manager: Some(MANAGER.into()),
+    };
+    let probe = ConfigMap {
+        metadata,
+        ..ConfigMap::default()
+    };
+    call("prove the policy on outputs", api.create(&params, &probe))
+        .await
+        .map(|there| drop(there.name_any()))
 }
 
 #[cfg(test)]
@@ -148,18 +201,36 @@ mod tests {
     use super::*;
 
     fn object(kind: Kind) -> Published {
-        Published { kind, name: "net".into(), data: BTreeMap::from([("id".into(), "vpc-1".into())]), uid: None }
+        Published {
+            kind,
+            name: "net".into(),
+            data: BTreeMap::from([("id".into(), "vpc-1".into())]),
+            uid: None,
+        }
     }
 
     #[test]
     fn published_object_names_its_owner() {
-        let owner = Owner { namespace: "team", of: "net/default", by: "net-1" };
+        let owner = Owner {
+            namespace: "team",
+            of: "net/default",
+            by: "net-1",
+        };
         let secret = manifest(owner, &object(Kind::Secret));
-        assert_eq!((&secret["type"], &secret["data"]["id"]), (&json!("pawl.run/outputs"), &json!("dnBjLTE=")));
+        assert_eq!(
+            (&secret["type"], &secret["data"]["id"]),
+            (&json!("pawl.run/outputs"), &json!("dnBjLTE="))
+        );
         let map = manifest(owner, &object(Kind::ConfigMap));
-        assert_eq!((&map["data"]["id"], map.get("type")), (&json!("vpc-1"), None));
+        assert_eq!(
+            (&map["data"]["id"], map.get("type")),
+            (&json!("vpc-1"), None)
+        );
         for manifest in [secret, map] {
-            assert_eq!(manifest["metadata"]["annotations"]["pawl.run/outputs-of"], "net/default");
+            assert_eq!(
+                manifest["metadata"]["annotations"]["pawl.run/outputs-of"],
+                "net/default"
+            );
             assert_eq!(manifest["metadata"]["labels"]["pawl.run/outputs"], "true");
         }
     }
@@ -167,8 +238,14 @@ mod tests {
     #[test]
     fn keys_added_by_others_are_removed() {
         let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect();
-        assert_eq!(without_others(&object(Kind::ConfigMap), keys(&["id"]), keys(&[])), None);
+        assert_eq!(
+            without_others(&object(Kind::ConfigMap), keys(&["id"]), keys(&[])),
+            None
+        );
         let patch = without_others(&object(Kind::ConfigMap), keys(&["id", "x"]), keys(&["id"]));
-        assert_eq!(patch, Some(json!({"data": {"x": null}, "binaryData": {"id": null}})));
+        assert_eq!(
+            patch,
+            Some(json!({"data": {"x": null}, "binaryData": {"id": null}}))
+        );
     }
 }

@@ -32,13 +32,18 @@ impl MasterKey {
 
     /// A key with this id; `None` when the id is invalid.
     pub fn new(id: &str, bytes: [u8; 32]) -> Option<Self> {
-        Self::is_id(id).then(|| Self { id: id.to_owned(), bytes })
+        Self::is_id(id).then(|| Self {
+            id: id.to_owned(),
+            bytes,
+        })
     }
 
     /// Whether an id is valid: 1 to 63 letters, digits and `-_.`, as for keys of a Secret, without a leading dot, and not `active`.
     pub fn is_id(id: &str) -> bool {
         (1..=Self::MAX_ID).contains(&id.len())
-            && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+            && id
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
             && !id.starts_with('.')
             && id != ACTIVE
     }
@@ -54,7 +59,9 @@ impl MasterKey {
 
 impl fmt::Debug for MasterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MasterKey").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("MasterKey")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -101,7 +108,10 @@ impl Keys {
 
     /// Starts without keys: [`Self::take`] or [`Self::reload`] adds them.
     pub fn waiting(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), ring: Mutex::default() }
+        Self {
+            directory: directory.to_owned(),
+            ring: Mutex::default(),
+        }
     }
 
     pub fn directory(&self) -> &Path {
@@ -146,7 +156,10 @@ impl Keys {
             ring::rand::SecureRandom::fill(&random, bytes).map_err(|_| CryptError::Cipher)?;
         }
         let id = format!("k{:08x}", u32::from_be_bytes(id));
-        Ok(Entries::from([(ACTIVE.to_owned(), id.clone().into_bytes()), (id, BASE64_STANDARD.encode(key).into_bytes())]))
+        Ok(Entries::from([
+            (ACTIVE.to_owned(), id.clone().into_bytes()),
+            (id, BASE64_STANDARD.encode(key).into_bytes()),
+        ]))
     }
 
     /// The key for writing.
@@ -156,7 +169,9 @@ impl Keys {
     pub fn active(&self) -> Result<Arc<MasterKey>, CryptError> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         self.refresh(&mut ring, FRESH);
-        ring.as_ref().map(|ring| ring.active.clone()).ok_or(CryptError::NoKey)
+        ring.as_ref()
+            .map(|ring| ring.active.clone())
+            .ok_or(CryptError::NoKey)
     }
 
     /// The key with this id.
@@ -173,10 +188,14 @@ impl Keys {
 
     /// Retains the current keys when the directory is unusable: a partially written Secret must not interrupt the service.
     fn refresh(&self, ring: &mut Option<Ring>, fresh: Duration) {
-        let Some(ring) = ring.as_mut().filter(|ring| ring.read_at.elapsed() >= fresh) else { return };
+        let Some(ring) = ring.as_mut().filter(|ring| ring.read_at.elapsed() >= fresh) else {
+            return;
+        };
         match read(&self.directory) {
             Ok(new) => {
-                let other = |(id, key): &(&String, &Arc<MasterKey>)| ring.keys.get(*id).is_some_and(|old| old.bytes != key.bytes);
+                let other = |(id, key): &(&String, &Arc<MasterKey>)| {
+                    ring.keys.get(*id).is_some_and(|old| old.bytes != key.bytes)
+                };
                 if let Some((id, _)) = new.keys.iter().find(other) {
                     tracing::error!(
                         key = id,
@@ -210,9 +229,15 @@ fn entries(directory: &Path) -> Result<Entries, KeysError> {
     let mut entries = Entries::new();
     for entry in std::fs::read_dir(directory).map_err(failed(directory))? {
         let path = entry.map_err(failed(directory))?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).filter(|name| MasterKey::is_id(name) || *name == ACTIVE);
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .filter(|name| MasterKey::is_id(name) || *name == ACTIVE);
         if let Some(name) = name {
-            entries.insert(name.to_owned(), std::fs::read(&path).map_err(failed(&path))?);
+            entries.insert(
+                name.to_owned(),
+                std::fs::read(&path).map_err(failed(&path))?,
+            );
         }
     }
     Ok(entries)
@@ -222,13 +247,25 @@ fn ring(entries: &Entries) -> Result<Ring, KeysError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     let mut keys = BTreeMap::new();
     for (id, content) in entries.iter().filter(|(id, _)| MasterKey::is_id(id)) {
-        let bytes = BASE64_STANDARD.decode(text(content)).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-        let key = bytes.and_then(|bytes| MasterKey::new(id, bytes)).ok_or_else(|| KeysError::NoKey(id.clone()))?;
+        let bytes = BASE64_STANDARD
+            .decode(text(content))
+            .ok()
+            .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        let key = bytes
+            .and_then(|bytes| MasterKey::new(id, bytes))
+            .ok_or_else(|| KeysError::NoKey(id.clone()))?;
         keys.insert(id.clone(), Arc::new(key));
     }
     let active = text(entries.get(ACTIVE).ok_or(KeysError::NoActive)?);
-    let active = keys.get(&active).cloned().ok_or(KeysError::NotActive(active))?;
-    Ok(Ring { keys, active, read_at: Instant::now() })
+    let active = keys
+        .get(&active)
+        .cloned()
+        .ok_or(KeysError::NotActive(active))?;
+    Ok(Ring {
+        keys,
+        active,
+        read_at: Instant::now(),
+    })
 }
 
 #[cfg(test)]
@@ -236,11 +273,16 @@ mod tests {
     use super::*;
 
     fn write(directory: &Path, id: &str, byte: u8) {
-        std::fs::write(directory.join(id), format!("{}\n", BASE64_STANDARD.encode([byte; 32]))).unwrap();
+        std::fs::write(
+            directory.join(id),
+            format!("{}\n", BASE64_STANDARD.encode([byte; 32])),
+        )
+        .unwrap();
     }
 
     fn age(keys: &Keys, by: Duration) {
-        keys.ring.lock().unwrap().as_mut().unwrap().read_at = Instant::now().checked_sub(by).unwrap();
+        keys.ring.lock().unwrap().as_mut().unwrap().read_at =
+            Instant::now().checked_sub(by).unwrap();
     }
 
     #[test]
@@ -250,7 +292,10 @@ mod tests {
         std::fs::write(directory.path().join("active"), "k1\n").unwrap();
         let keys = Keys::open(directory.path()).unwrap();
         assert_eq!(keys.active().unwrap().id(), "k1");
-        assert_eq!(keys.find("k2").err(), Some(CryptError::KeyMissing("k2".into())));
+        assert_eq!(
+            keys.find("k2").err(),
+            Some(CryptError::KeyMissing("k2".into()))
+        );
         write(directory.path(), "k2", 2);
         age(&keys, AGAIN);
         assert_eq!(keys.find("k2").unwrap().bytes(), &[2; 32]);
@@ -260,13 +305,18 @@ mod tests {
     fn partially_written_key_directory_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "k1", 1);
-        assert!(matches!(Keys::open(directory.path()), Err(KeysError::NoActive)));
+        assert!(matches!(
+            Keys::open(directory.path()),
+            Err(KeysError::NoActive)
+        ));
         std::fs::write(directory.path().join("active"), "k1").unwrap();
         let keys = Keys::open(directory.path()).unwrap();
         std::fs::write(directory.path().join("active"), "k9").unwrap();
         age(&keys, FRESH);
         assert_eq!(keys.active().unwrap().id(), "k1");
-        assert!(matches!(Keys::open(directory.path()), Err(KeysError::NotActive(id)) if id == "k9"));
+        assert!(
+            matches!(Keys::open(directory.path()), Err(KeysError::NotActive(id)) if id == "k9")
+        );
         std::fs::write(directory.path().join("k2"), "AAAA").unwrap();
         assert!(matches!(Keys::open(directory.path()), Err(KeysError::NoKey(id)) if id == "k2"));
     }
@@ -281,7 +331,11 @@ mod tests {
         age(&keys, FRESH);
         assert_eq!(keys.find("k1").unwrap().bytes(), &[1; 32]);
         assert_eq!(
-            Keys::open(directory.path()).unwrap().find("k1").unwrap().bytes(),
+            Keys::open(directory.path())
+                .unwrap()
+                .find("k1")
+                .unwrap()
+                .bytes(),
             &[9; 32],
             "a process that starts has no other"
         );
@@ -294,8 +348,14 @@ mod tests {
         assert_eq!(keys.active().err(), Some(CryptError::NoKey));
         keys.take(&one).unwrap();
         let active = keys.active().unwrap();
-        assert!(one.contains_key(active.id()) && !two.contains_key(active.id()), "{active:?}");
-        assert!(active.bytes() != &[0; 32] && one[active.id()] != two[std::str::from_utf8(&two[ACTIVE]).unwrap()]);
+        assert!(
+            one.contains_key(active.id()) && !two.contains_key(active.id()),
+            "{active:?}"
+        );
+        assert!(
+            active.bytes() != &[0; 32]
+                && one[active.id()] != two[std::str::from_utf8(&two[ACTIVE]).unwrap()]
+        );
     }
 
     #[test]

@@ -40,7 +40,9 @@ pub fn sealed_len(content: u64) -> u64 {
 fn object_key(master: &MasterKey, salt: &[u8], name: &str) -> Result<LessSafeKey, CryptError> {
     let secret = Salt::new(HKDF_SHA256, salt).extract(master.bytes());
     let info = [b"pawl object\0".as_slice(), name.as_bytes()];
-    let material = secret.expand(&info, &AES_256_GCM).map_err(|_| CryptError::Cipher)?;
+    let material = secret
+        .expand(&info, &AES_256_GCM)
+        .map_err(|_| CryptError::Cipher)?;
     Ok(LessSafeKey::new(UnboundKey::from(material)))
 }
 
@@ -71,7 +73,8 @@ impl Sealer {
     /// When the system provides no random bytes.
     pub fn new(master: &MasterKey, name: &str, out: &mut Vec<u8>) -> Result<Self, CryptError> {
         let mut salt = [0; SALT];
-        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut salt).map_err(|_| CryptError::Cipher)?;
+        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut salt)
+            .map_err(|_| CryptError::Cipher)?;
         let id = master.id().as_bytes();
         let mut header = Vec::with_capacity(MAX_HEADER);
         header.extend_from_slice(MAGIC);
@@ -139,14 +142,25 @@ impl Header {
     /// # Errors
     /// [`CryptError::Corrupt`] when it is not a header.
     pub fn parse(bytes: &[u8]) -> Result<Self, CryptError> {
-        let rest = bytes.strip_prefix(MAGIC.as_slice()).ok_or(CryptError::Corrupt)?;
+        let rest = bytes
+            .strip_prefix(MAGIC.as_slice())
+            .ok_or(CryptError::Corrupt)?;
         let (length, rest) = rest.split_first().ok_or(CryptError::Corrupt)?;
         let length = usize::from(*length);
         let (id, rest) = rest.split_at_checked(length).ok_or(CryptError::Corrupt)?;
         let salt = rest.first_chunk::<SALT>().ok_or(CryptError::Corrupt)?;
-        let key_id = std::str::from_utf8(id).ok().filter(|id| MasterKey::is_id(id)).ok_or(CryptError::Corrupt)?;
-        let header = bytes.get(..MAGIC.len() + 1 + length + SALT).ok_or(CryptError::Corrupt)?;
-        Ok(Self { key_id: key_id.to_owned(), salt: *salt, bytes: header.to_vec() })
+        let key_id = std::str::from_utf8(id)
+            .ok()
+            .filter(|id| MasterKey::is_id(id))
+            .ok_or(CryptError::Corrupt)?;
+        let header = bytes
+            .get(..MAGIC.len() + 1 + length + SALT)
+            .ok_or(CryptError::Corrupt)?;
+        Ok(Self {
+            key_id: key_id.to_owned(),
+            salt: *salt,
+            bytes: header.to_vec(),
+        })
     }
 
     /// Length in bytes.
@@ -204,8 +218,10 @@ impl Opener {
 
     fn open(&mut self, last: bool, out: &mut Vec<u8>) -> Result<(), CryptError> {
         let nonce = nonce(self.counter, last);
-        let content =
-            self.key.open_in_place(nonce, Aad::from(&self.associated), &mut self.pending).map_err(|_| CryptError::Corrupt)?;
+        let content = self
+            .key
+            .open_in_place(nonce, Aad::from(&self.associated), &mut self.pending)
+            .map_err(|_| CryptError::Corrupt)?;
         out.extend_from_slice(content);
         self.pending.clear();
         self.counter = self.counter.checked_add(1).ok_or(CryptError::Cipher)?;
@@ -218,7 +234,8 @@ impl Opener {
 /// # Errors
 /// When the system provides no random bytes.
 pub fn seal(master: &MasterKey, name: &str, content: &[u8]) -> Result<Vec<u8>, CryptError> {
-    let mut out = Vec::with_capacity(content.len() + MAX_HEADER + (content.len() / SEGMENT + 1) * TAG);
+    let mut out =
+        Vec::with_capacity(content.len() + MAX_HEADER + (content.len() / SEGMENT + 1) * TAG);
     let mut sealer = Sealer::new(master, name, &mut out)?;
     sealer.push(content, &mut out)?;
     sealer.finish(&mut out)?;
@@ -229,10 +246,18 @@ pub fn seal(master: &MasterKey, name: &str, content: &[u8]) -> Result<Vec<u8>, C
 ///
 /// # Errors
 /// When the header is invalid, or the object is not authentic for this name and key.
-pub fn open(master: &MasterKey, header: &Header, name: &str, bytes: &[u8]) -> Result<Vec<u8>, CryptError> {
+pub fn open(
+    master: &MasterKey,
+    header: &Header,
+    name: &str,
+    bytes: &[u8],
+) -> Result<Vec<u8>, CryptError> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut opener = Opener::new(master, header, name)?;
-    opener.push(bytes.get(header.length()..).ok_or(CryptError::Corrupt)?, &mut out)?;
+    opener.push(
+        bytes.get(header.length()..).ok_or(CryptError::Corrupt)?,
+        &mut out,
+    )?;
     opener.finish(&mut out)?;
     Ok(out)
 }
@@ -254,7 +279,15 @@ mod tests {
     #[test]
     fn sealed_content_opens_with_any_length_and_chunks() {
         let mut rng = StdRng::seed_from_u64(1);
-        for length in [0, 1, SEGMENT - 1, SEGMENT, SEGMENT + 1, 3 * SEGMENT, 3 * SEGMENT + 5] {
+        for length in [
+            0,
+            1,
+            SEGMENT - 1,
+            SEGMENT,
+            SEGMENT + 1,
+            3 * SEGMENT,
+            3 * SEGMENT + 5,
+        ] {
             let content: Vec<u8> = (0..length).map(|_| rng.random()).collect();
             let mut sealed = Vec::new();
             let mut sealer = Sealer::new(&key(1), "a", &mut sealed).unwrap();
@@ -267,7 +300,8 @@ mod tests {
             sealer.finish(&mut sealed).unwrap();
             assert!(sealed.len() as u64 <= sealed_len(length as u64));
             let header = Header::parse(&sealed).unwrap();
-            let (mut opened, mut opener) = (Vec::new(), Opener::new(&key(1), &header, "a").unwrap());
+            let (mut opened, mut opener) =
+                (Vec::new(), Opener::new(&key(1), &header, "a").unwrap());
             for piece in sealed[header.length()..].chunks(1 + length / 7) {
                 opener.push(piece, &mut opened).unwrap();
             }
@@ -278,7 +312,10 @@ mod tests {
 
     #[test]
     fn equal_content_has_different_ciphertext() {
-        assert_ne!(seal(&key(1), "a", b"x").unwrap(), seal(&key(1), "a", b"x").unwrap());
+        assert_ne!(
+            seal(&key(1), "a", b"x").unwrap(),
+            seal(&key(1), "a", b"x").unwrap()
+        );
     }
 
     #[test]
@@ -294,15 +331,39 @@ mod tests {
         let content = vec![7; 2 * SEGMENT];
         let sealed = seal(&key(1), "a", &content).unwrap();
         let header = Header::parse(&sealed).unwrap().length();
-        let edges = [0, 1, header - 1, header, header + 1, header + SEGMENT + TAG, sealed.len() - TAG, sealed.len() - 1];
+        let edges = [
+            0,
+            1,
+            header - 1,
+            header,
+            header + 1,
+            header + SEGMENT + TAG,
+            sealed.len() - TAG,
+            sealed.len() - 1,
+        ];
         for cut in edges {
-            assert_eq!(read(&key(1), "a", &sealed[..cut]), Err(CryptError::Corrupt), "{cut}");
+            assert_eq!(
+                read(&key(1), "a", &sealed[..cut]),
+                Err(CryptError::Corrupt),
+                "{cut}"
+            );
         }
         let more = [sealed.as_slice(), &[0]].concat();
-        assert_eq!(read(&key(1), "a", &more), Err(CryptError::Corrupt), "continued");
-        let (one, two) = (header..header + SEGMENT + TAG, header + SEGMENT + TAG..sealed.len());
+        assert_eq!(
+            read(&key(1), "a", &more),
+            Err(CryptError::Corrupt),
+            "continued"
+        );
+        let (one, two) = (
+            header..header + SEGMENT + TAG,
+            header + SEGMENT + TAG..sealed.len(),
+        );
         let reordered = [&sealed[..header], &sealed[two], &sealed[one]].concat();
-        assert_eq!(read(&key(1), "a", &reordered), Err(CryptError::Corrupt), "reordered");
+        assert_eq!(
+            read(&key(1), "a", &reordered),
+            Err(CryptError::Corrupt),
+            "reordered"
+        );
     }
 
     /// Decrypts thousands of damaged objects: none panics, and none yields a byte that was not written under that name.
@@ -315,12 +376,18 @@ mod tests {
         let sealed = seal(&key(1), "mine", &content).unwrap();
         for round in 0..3000 {
             let mut bytes = match round % 4 {
-                0 => (0..rng.random_range(0..400)).map(|_| rng.random()).collect(),
+                0 => (0..rng.random_range(0..400))
+                    .map(|_| rng.random())
+                    .collect(),
                 1 => other.clone(),
                 _ => sealed.clone(),
             };
             for _ in 0..rng.random_range(1..4) {
-                let at = if bytes.is_empty() { 0 } else { rng.random_range(0..bytes.len()) };
+                let at = if bytes.is_empty() {
+                    0
+                } else {
+                    rng.random_range(0..bytes.len())
+                };
                 match rng.random_range(0..5) {
                     0 if !bytes.is_empty() => bytes[at] ^= 1 << rng.random_range(0..8),
                     1 => bytes.truncate(at),
@@ -329,11 +396,19 @@ mod tests {
                     _ => bytes.extend_from_slice(&other[..rng.random_range(0..other.len())]),
                 }
             }
-            let Ok(header) = Header::parse(&bytes) else { continue };
-            let (mut out, mut opener) = (Vec::new(), Opener::new(&key(1), &header, "mine").unwrap());
+            let Ok(header) = Header::parse(&bytes) else {
+                continue;
+            };
+            let (mut out, mut opener) =
+                (Vec::new(), Opener::new(&key(1), &header, "mine").unwrap());
             let body = bytes.get(header.length()..).unwrap_or_default();
-            let whole = opener.push(body, &mut out).and_then(|()| opener.finish(&mut out));
-            assert!(content.starts_with(&out), "round {round} gave bytes that nobody wrote there");
+            let whole = opener
+                .push(body, &mut out)
+                .and_then(|()| opener.finish(&mut out));
+            assert!(
+                content.starts_with(&out),
+                "round {round} gave bytes that nobody wrote there"
+            );
             // Two changes may cancel each other out.
             assert!(whole.is_err() || bytes == sealed, "round {round} opened");
         }

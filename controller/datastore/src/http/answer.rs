@@ -22,8 +22,15 @@ pub fn empty(status: StatusCode) -> Response {
 ///
 /// # Errors
 /// `Corrupt` when the digest is invalid; `Unavailable` when the service shuts down.
-pub async fn content(service: &Service, stored: &Stored, stream: ByteStream) -> Result<Response, Problem> {
-    let (metrics, permit) = (service.metrics.clone(), service.download(stored.size).await?);
+pub async fn content(
+    service: &Service,
+    stored: &Stored,
+    stream: ByteStream,
+) -> Result<Response, Problem> {
+    let (metrics, permit) = (
+        service.metrics.clone(),
+        service.download(stored.size).await?,
+    );
     let counted = stream.inspect_ok(move |piece| {
         let _held = &permit;
         metrics.sent(piece.len());
@@ -33,9 +40,15 @@ pub async fn content(service: &Service, stored: &Stored, stream: ByteStream) -> 
         tracing::error!(reason = problem.reason, "{}", problem.message);
     });
     let mut response = Response::new(Body::from_stream(counted));
-    let digest = HeaderValue::try_from(&stored.digest).map_err(|_| problem::corrupt("the digest is none"))?;
+    let digest = HeaderValue::try_from(&stored.digest)
+        .map_err(|_| problem::corrupt("the digest is none"))?;
     response.headers_mut().insert(HEADER_DIGEST, digest);
-    response.headers_mut().insert(header::CONTENT_LENGTH, stored.size.into());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, stored.size.into());
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
     Ok(response)
 }

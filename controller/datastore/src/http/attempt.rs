@@ -46,14 +46,31 @@ pub struct Request<'a> {
 ///
 /// # Errors
 /// Every response that is not a success.
-pub async fn answer(service: &Service, request: &Request<'_>, parts: &Parts, body: Body) -> Result<Response, Problem> {
+pub async fn answer(
+    service: &Service,
+    request: &Request<'_>,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, Problem> {
     let identity = service.callers.identify(&parts.headers).await?;
-    let pod = identity.pod.as_ref().ok_or_else(|| problem(FORBIDDEN, "the token is bound to no pod"))?;
+    let pod = identity
+        .pod
+        .as_ref()
+        .ok_or_else(|| problem(FORBIDDEN, "the token is bound to no pod"))?;
     let _permit = service.admit(&pod.uid)?;
     let nonce = text(&parts.headers, HEADER_NONCE)?.unwrap_or_default();
     let run = authorize(service, request, pod, nonce).await?;
     let mut body = Incoming::new(body, request.ask.limit(), &service.metrics);
-    let done = carry_out(service, request, &run, pod, nonce, &parts.headers, &mut body).await;
+    let done = carry_out(
+        service,
+        request,
+        &run,
+        pod,
+        nonce,
+        &parts.headers,
+        &mut body,
+    )
+    .await;
     if done.is_err() {
         body.drain().await;
     }
@@ -72,7 +89,10 @@ async fn authorize(
     }
     let decide = |run: &RunView| caller::decide(run, pod, request.attempt, nonce, request.ask);
     if matches!(request.ask, Ask::Log(_)) {
-        let run = service.lookup.recent(request.namespace, request.run).await?;
+        let run = service
+            .lookup
+            .recent(request.namespace, request.run)
+            .await?;
         // Before a rejection, read the run live: the attempt may just have been adopted.
         if decide(&run).is_ok() {
             return Ok(run);
@@ -93,14 +113,22 @@ async fn carry_out(
 ) -> Result<Response, Problem> {
     let key = RunKey::new(&run.namespace, &run.uid)?;
     let state = || StateKey::new(&run.namespace, run.state.clone());
-    let holder = Holder { run, attempt: request.attempt, pod_uid: &pod.uid };
+    let holder = Holder {
+        run,
+        attempt: request.attempt,
+        pod_uid: &pod.uid,
+    };
     let lock = request.query.lock.as_deref().unwrap_or_default();
     match request.ask {
         Ask::Put(kind) => {
-            let digest = digest(headers)?.ok_or_else(|| invalid(format!("the header {HEADER_DIGEST} is missing")))?;
+            let digest = digest(headers)?
+                .ok_or_else(|| invalid(format!("the header {HEADER_DIGEST} is missing")))?;
             service.objects.name(&key, &run.name).await?;
             let _permit = service.transfer(kind).await?;
-            let (stored, wrote) = service.objects.put(&key, request.attempt, kind, digest, body.stream()).await?;
+            let (stored, wrote) = service
+                .objects
+                .put(&key, request.attempt, kind, digest, body.stream())
+                .await?;
             Ok(problem::json(created(wrote), &stored))
         }
         Ask::Get(kind) => {
@@ -110,13 +138,23 @@ async fn carry_out(
         }
         Ask::Digest(kind) => {
             let _permit = service.transfer(kind).await?;
-            Ok(problem::json(StatusCode::OK, &service.objects.verify(&key, request.attempt, kind).await?))
+            Ok(problem::json(
+                StatusCode::OK,
+                &service.objects.verify(&key, request.attempt, kind).await?,
+            ))
         }
         Ask::Log(phase) => {
             let piece = body.collect().await?;
             service.objects.name(&key, &run.name).await?;
-            let log = LogKey { run: key, attempt: request.attempt, phase };
-            let length = service.logs.append(&log, request.query.offset, &piece, request.query.end).await?;
+            let log = LogKey {
+                run: key,
+                attempt: request.attempt,
+                phase,
+            };
+            let length = service
+                .logs
+                .append(&log, request.query.offset, &piece, request.query.end)
+                .await?;
             Ok(problem::json(StatusCode::OK, &length))
         }
         Ask::Recover => journal::of_recovered(service, run).await,
@@ -127,8 +165,12 @@ async fn carry_out(
         }
         Ask::Claim => {
             let said = body.collect().await?;
-            let said = serde_json::from_slice(&said).map_err(|_| invalid("the body is no claim"))?;
-            Ok(problem::json(created(claim::put(&service.sealed, &key, run, said).await?), &run.claim))
+            let said =
+                serde_json::from_slice(&said).map_err(|_| invalid("the body is no claim"))?;
+            Ok(problem::json(
+                created(claim::put(&service.sealed, &key, run, said).await?),
+                &run.claim,
+            ))
         }
         Ask::Publish => {
             let _permit = service.transfer(ObjectKind::Plan).await?;
@@ -143,18 +185,41 @@ async fn carry_out(
             } else if caller::holds_claim(run, pod, nonce) {
                 StateOutputs::read(&*said).map_err(|error| invalid(error.to_string()))?
             } else {
-                return Err(problem(FORBIDDEN, "outputs that a pod read itself are published only after the claim of its run"));
+                return Err(problem(
+                    FORBIDDEN,
+                    "outputs that a pod read itself are published only after the claim of its run",
+                ));
             };
-            Ok(problem::json(StatusCode::OK, &service.outputs.publish(run, &namespace, found).await?))
+            Ok(problem::json(
+                StatusCode::OK,
+                &service.outputs.publish(run, &namespace, found).await?,
+            ))
         }
         Ask::Outputs => {
             let namespace = service.lookup.namespace(run).await?;
-            Ok(problem::json(StatusCode::OK, &service.outputs.taken(run, &namespace).await?))
+            Ok(problem::json(
+                StatusCode::OK,
+                &service.outputs.taken(run, &namespace).await?,
+            ))
         }
         Ask::Source => sources::of_run(service, run).await,
-        Ask::ReadState => match service.states.get_for(&state()?, &service.lookup.namespace(run).await?).await? {
+        Ask::ReadState => match service
+            .states
+            .get_for(&state()?, &service.lookup.namespace(run).await?)
+            .await?
+        {
             None => Ok(empty(StatusCode::NO_CONTENT)),
-            Some((version, stream)) => content(service, &Stored { digest: version.digest, size: version.size }, stream).await,
+            Some((version, stream)) => {
+                content(
+                    service,
+                    &Stored {
+                        digest: version.digest,
+                        size: version.size,
+                    },
+                    stream,
+                )
+                .await
+            }
         },
         Ask::WriteState => {
             let key = state()?;
@@ -165,7 +230,10 @@ async fn carry_out(
             }
             let begun = tokio::time::Instant::now();
             let permit = service.transfer(ObjectKind::Bundle).await?;
-            let written = service.states.receive(&key, body.stream(), digest(headers)?).await?;
+            let written = service
+                .states
+                .receive(&key, body.stream(), digest(headers)?)
+                .await?;
             drop(permit);
             if begun.elapsed() > std::time::Duration::from_secs(1) {
                 let decided = authorize(service, request, pod, nonce).await;
@@ -180,7 +248,10 @@ async fn carry_out(
         Ask::Lock => {
             let info = body.collect().await?;
             let namespace = service.lookup.namespace(run).await?;
-            service.states.lock(&state()?, &holder, &namespace, &info, &service.lookup).await?;
+            service
+                .states
+                .lock(&state()?, &holder, &namespace, &info, &service.lookup)
+                .await?;
             Ok(empty(StatusCode::OK))
         }
         Ask::Unlock => {

@@ -35,7 +35,14 @@ pub struct Incoming<'a> {
 impl<'a> Incoming<'a> {
     /// A body of at most `limit` bytes.
     pub fn new(body: Body, limit: u64, metrics: &'a Metrics) -> Self {
-        Self { body, limit, read: 0, begun: Instant::now(), ended: false, metrics }
+        Self {
+            body,
+            limit,
+            read: 0,
+            begun: Instant::now(),
+            ended: false,
+            metrics,
+        }
     }
 
     /// The next chunk; `None` at the end.
@@ -50,7 +57,9 @@ impl<'a> Incoming<'a> {
                 break;
             };
             let frame = frame.map_err(|_| invalid("the body was cut off"))?;
-            let Ok(piece) = frame.into_data() else { continue };
+            let Ok(piece) = frame.into_data() else {
+                continue;
+            };
             if piece.is_empty() {
                 continue;
             }
@@ -81,7 +90,9 @@ impl<'a> Incoming<'a> {
     }
 
     pub fn stream(&mut self) -> impl Stream<Item = Result<Bytes, Problem>> {
-        futures::stream::try_unfold(self, |body| async move { Ok(body.next().await?.map(|piece| (piece, body))) })
+        futures::stream::try_unfold(self, |body| async move {
+            Ok(body.next().await?.map(|piece| (piece, body)))
+        })
     }
 
     /// Reads on after a rejection, within bounds.

@@ -24,21 +24,37 @@ use super::{
 ///
 /// # Errors
 /// Every response that is not a success.
-pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts) -> Result<Response, Problem> {
+pub async fn answer(
+    service: &Service,
+    run: &RunKey,
+    ask: UidAsk,
+    parts: &Parts,
+) -> Result<Response, Problem> {
     let identity = service.callers.identify(&parts.headers).await?;
     if identity.user != service.controller {
         return Err(problem(FORBIDDEN, "only the controller may do this"));
     }
     match ask {
         UidAsk::Result(attempt) => {
-            let object = service.objects.get(run, attempt, ObjectKind::Result).await?;
+            let object = service
+                .objects
+                .get(run, attempt, ObjectKind::Result)
+                .await?;
             let object = object.ok_or_else(|| objects::none(attempt, ObjectKind::Result))?;
             content(service, &object.stored, object.content).await
         }
-        UidAsk::Journal(attempt) => Ok(problem::json(StatusCode::OK, &journal::compared(service, run, attempt).await?)),
-        UidAsk::Log(attempt) => Ok(problem::json(StatusCode::OK, &service.logs.stand(run, attempt).await?)),
+        UidAsk::Journal(attempt) => Ok(problem::json(
+            StatusCode::OK,
+            &journal::compared(service, run, attempt).await?,
+        )),
+        UidAsk::Log(attempt) => Ok(problem::json(
+            StatusCode::OK,
+            &service.logs.stand(run, attempt).await?,
+        )),
         UidAsk::Claim => {
-            let record = claim::get(&service.sealed, run).await?.ok_or_else(|| not_found("no claim is recorded"))?;
+            let record = claim::get(&service.sealed, run)
+                .await?
+                .ok_or_else(|| not_found("no claim is recorded"))?;
             Ok(problem::json(StatusCode::OK, &record.claim))
         }
         UidAsk::ReleaseLock => {
@@ -57,7 +73,11 @@ pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts)
         UidAsk::Delete => {
             service.logs.forget(run);
             service.objects.delete_all(run).await?;
-            tracing::info!(namespace = run.namespace(), uid = run.uid(), "the objects of a run were deleted");
+            tracing::info!(
+                namespace = run.namespace(),
+                uid = run.uid(),
+                "the objects of a run were deleted"
+            );
             Ok(empty(StatusCode::OK))
         }
     }

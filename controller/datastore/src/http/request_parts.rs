@@ -19,7 +19,10 @@ pub type Row<T> = (&'static str, &'static str, Read<T>);
 impl RequestParts<'_> {
     /// A path segment by its name in the pattern; contains unvalidated input.
     pub fn segment(&self, name: &str) -> &str {
-        self.segments.iter().find(|(of, _)| *of == name).map_or("", |(_, value)| value)
+        self.segments
+            .iter()
+            .find(|(of, _)| *of == name)
+            .map_or("", |(_, value)| value)
     }
 
     /// The query parameters.
@@ -28,12 +31,25 @@ impl RequestParts<'_> {
     /// `Invalid` for malformed escapes, and for values that are not UTF-8 or contain control characters: the library
     /// would keep the former unchanged and replace the latter by `U+FFFD`.
     pub fn parameters(&self) -> Result<Vec<(String, String)>, Problem> {
-        let is_escape = |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
-        let is_text = |text: &str| !text.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER);
+        let is_escape = |rest: &str| {
+            rest.as_bytes()
+                .get(..2)
+                .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+        };
+        let is_text = |text: &str| {
+            !text.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER)
+        };
         let query = self.uri.query().unwrap_or_default();
-        let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-        let whole = query.split('%').skip(1).all(is_escape) && pairs.iter().all(|(_, value)| is_text(value));
-        if whole { Ok(pairs) } else { Err(invalid("a parameter is no text")) }
+        let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes())
+            .into_owned()
+            .collect();
+        let whole = query.split('%').skip(1).all(is_escape)
+            && pairs.iter().all(|(_, value)| is_text(value));
+        if whole {
+            Ok(pairs)
+        } else {
+            Err(invalid("a parameter is no text"))
+        }
     }
 }
 
@@ -48,7 +64,10 @@ pub fn nothing() -> Problem {
 /// `Invalid`.
 pub fn number(text: &str, most: u64) -> Result<u64, Problem> {
     let legal = text.len() <= 19 && text.bytes().all(|b| b.is_ascii_digit());
-    text.parse().ok().filter(|n| legal && *n <= most).ok_or_else(|| invalid(format!("not a number up to {most}")))
+    text.parse()
+        .ok()
+        .filter(|n| legal && *n <= most)
+        .ok_or_else(|| invalid(format!("not a number up to {most}")))
 }
 
 /// `true` or `false`; an empty value means `true`.

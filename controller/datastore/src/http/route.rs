@@ -29,7 +29,13 @@ const LONGEST: usize = 2048;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// A pod's request for its attempt.
-    Attempt { namespace: String, run: String, attempt: u32, ask: Ask, query: Parameters },
+    Attempt {
+        namespace: String,
+        run: String,
+        attempt: u32,
+        ask: Ask,
+        query: Parameters,
+    },
     /// The controller's request for a run, by UID.
     Uid { run: RunKey, ask: UidAsk },
     /// A request of `controller sources` for a repository's snapshots.
@@ -108,29 +114,68 @@ const OF_ALL: [Row<Route>; 1] = [("GET", WANTED_PATH, |asked| asked.alone(Route:
 
 const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
 const OF_ATTEMPT: [Row<Route>; 14] = [
-    ("PUT", "/objects/{kind}", |asked| asked.of_pod(Ask::Put(asked.kind()?), Wants::Nothing)),
-    ("GET", "/objects/{kind}", |asked| asked.of_pod(Ask::Get(asked.kind()?), Wants::Nothing)),
-    ("GET", "/objects/{kind}/digest", |asked| asked.of_pod(Ask::Digest(asked.kind()?), Wants::Nothing)),
-    ("PUT", "/log/{stream}", |asked| asked.of_pod(Ask::Log(names::stream(asked.segment("stream"))?), Wants::Offset)),
-    ("GET", "/recover", |asked| asked.of_pod(Ask::Recover, Wants::Nothing)),
-    ("PUT", "/intent", |asked| asked.of_pod(Ask::Intent, Wants::Nothing)),
-    ("PUT", "/claim", |asked| asked.of_pod(Ask::Claim, Wants::Nothing)),
-    ("PUT", "/outputs", |asked| asked.of_pod(Ask::Publish, Wants::Nothing)),
-    ("GET", "/outputs", |asked| asked.of_pod(Ask::Outputs, Wants::Nothing)),
-    ("GET", "/source", |asked| asked.of_pod(Ask::Source, Wants::Nothing)),
-    ("GET", "/state", |asked| asked.of_pod(Ask::ReadState, Wants::Nothing)),
-    ("PUT", "/state", |asked| asked.of_pod(Ask::WriteState, Wants::Lock)),
-    ("PUT", "/lock", |asked| asked.of_pod(Ask::Lock, Wants::Nothing)),
-    ("DELETE", "/lock", |asked| asked.of_pod(Ask::Unlock, Wants::Lock)),
+    ("PUT", "/objects/{kind}", |asked| {
+        asked.of_pod(Ask::Put(asked.kind()?), Wants::Nothing)
+    }),
+    ("GET", "/objects/{kind}", |asked| {
+        asked.of_pod(Ask::Get(asked.kind()?), Wants::Nothing)
+    }),
+    ("GET", "/objects/{kind}/digest", |asked| {
+        asked.of_pod(Ask::Digest(asked.kind()?), Wants::Nothing)
+    }),
+    ("PUT", "/log/{stream}", |asked| {
+        asked.of_pod(
+            Ask::Log(names::stream(asked.segment("stream"))?),
+            Wants::Offset,
+        )
+    }),
+    ("GET", "/recover", |asked| {
+        asked.of_pod(Ask::Recover, Wants::Nothing)
+    }),
+    ("PUT", "/intent", |asked| {
+        asked.of_pod(Ask::Intent, Wants::Nothing)
+    }),
+    ("PUT", "/claim", |asked| {
+        asked.of_pod(Ask::Claim, Wants::Nothing)
+    }),
+    ("PUT", "/outputs", |asked| {
+        asked.of_pod(Ask::Publish, Wants::Nothing)
+    }),
+    ("GET", "/outputs", |asked| {
+        asked.of_pod(Ask::Outputs, Wants::Nothing)
+    }),
+    ("GET", "/source", |asked| {
+        asked.of_pod(Ask::Source, Wants::Nothing)
+    }),
+    ("GET", "/state", |asked| {
+        asked.of_pod(Ask::ReadState, Wants::Nothing)
+    }),
+    ("PUT", "/state", |asked| {
+        asked.of_pod(Ask::WriteState, Wants::Lock)
+    }),
+    ("PUT", "/lock", |asked| {
+        asked.of_pod(Ask::Lock, Wants::Nothing)
+    }),
+    ("DELETE", "/lock", |asked| {
+        asked.of_pod(Ask::Unlock, Wants::Lock)
+    }),
 ];
 
 const UID: &str = "/v1/namespaces/{namespace}/uids/{uid}";
 const OF_UID: [Row<Route>; 6] = [
-    ("GET", "/attempts/{attempt}/objects/result", |asked| asked.of_controller(UidAsk::Result(asked.attempt()?))),
-    ("GET", "/attempts/{attempt}/journal", |asked| asked.of_controller(UidAsk::Journal(asked.attempt()?))),
-    ("GET", "/attempts/{attempt}/log", |asked| asked.of_controller(UidAsk::Log(asked.attempt()?))),
+    ("GET", "/attempts/{attempt}/objects/result", |asked| {
+        asked.of_controller(UidAsk::Result(asked.attempt()?))
+    }),
+    ("GET", "/attempts/{attempt}/journal", |asked| {
+        asked.of_controller(UidAsk::Journal(asked.attempt()?))
+    }),
+    ("GET", "/attempts/{attempt}/log", |asked| {
+        asked.of_controller(UidAsk::Log(asked.attempt()?))
+    }),
     ("GET", "/claim", |asked| asked.of_controller(UidAsk::Claim)),
-    ("DELETE", "/lock", |asked| asked.of_controller(UidAsk::ReleaseLock)),
+    ("DELETE", "/lock", |asked| {
+        asked.of_controller(UidAsk::ReleaseLock)
+    }),
     ("DELETE", "", |asked| {
         let ask = match asked.uri.query() {
             None => UidAsk::Delete,
@@ -138,16 +183,25 @@ const OF_UID: [Row<Route>; 6] = [
             // An unknown parameter must not turn into the deletion of everything.
             Some(_) => return Err(invalid("`only=bundle` is the one parameter")),
         };
-        Ok(Route::Uid { run: asked.run_key()?, ask })
+        Ok(Route::Uid {
+            run: asked.run_key()?,
+            ask,
+        })
     }),
 ];
 
 const SNAPSHOTS: &str = "/v1/namespaces/{namespace}/repositories/{uid}/snapshots";
 const OF_SNAPSHOTS: [Row<Route>; 4] = [
-    ("PUT", "/{revision}", |asked| asked.of_sources(SnapshotAsk::Put(asked.revision()?))),
-    ("GET", "/{revision}/digest", |asked| asked.of_sources(SnapshotAsk::Digest(asked.revision()?))),
+    ("PUT", "/{revision}", |asked| {
+        asked.of_sources(SnapshotAsk::Put(asked.revision()?))
+    }),
+    ("GET", "/{revision}/digest", |asked| {
+        asked.of_sources(SnapshotAsk::Digest(asked.revision()?))
+    }),
     ("GET", "", |asked| asked.of_sources(SnapshotAsk::List)),
-    ("DELETE", "/{revision}", |asked| asked.of_sources(SnapshotAsk::Delete(asked.revision()?))),
+    ("DELETE", "/{revision}", |asked| {
+        asked.of_sources(SnapshotAsk::Delete(asked.revision()?))
+    }),
 ];
 
 /// A router that passes each request to `carry` with its parsed route, or with the error: `NotFound` for an unknown
@@ -156,29 +210,45 @@ const OF_SNAPSHOTS: [Row<Route>; 4] = [
 /// The verb is matched here: axum would answer a wrong verb with 405, and serve `HEAD` as `GET`.
 pub fn router<C>(carry: C) -> Router
 where
-    C: Fn(Result<Route, Problem>, Request) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static,
+    C: Fn(Result<Route, Problem>, Request) -> BoxFuture<'static, Response>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
 {
     let mut rows: BTreeMap<String, Vec<(&str, Reader)>> = BTreeMap::new();
-    for (base, table) in [("", &OF_ALL[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID), (SNAPSHOTS, &OF_SNAPSHOTS)] {
+    for (base, table) in [
+        ("", &OF_ALL[..]),
+        (ATTEMPT, &OF_ATTEMPT),
+        (UID, &OF_UID),
+        (SNAPSHOTS, &OF_SNAPSHOTS),
+    ] {
         for &(verb, path, read) in table {
-            rows.entry(format!("{base}{path}")).or_default().push((verb, Reader::Own(read)));
+            rows.entry(format!("{base}{path}"))
+                .or_default()
+                .push((verb, Reader::Own(read)));
         }
     }
     for (base, table) in [("/apis", &read::DISCOVERY[..]), (read::BASE, &read::ROWS)] {
         for &(verb, path, read) in table {
-            rows.entry(format!("{base}{path}")).or_default().push((verb, Reader::PassedOn(read)));
+            rows.entry(format!("{base}{path}"))
+                .or_default()
+                .push((verb, Reader::PassedOn(read)));
         }
     }
     let mut router = Router::new();
     for (path, verbs) in rows {
         let carry = carry.clone();
-        let handler = async move |segments: Result<RawPathParams, RawPathParamsRejection>, request: Request| {
+        let handler = async move |segments: Result<RawPathParams, RawPathParamsRejection>,
+                                  request: Request| {
             let route = understood(&verbs, segments.as_ref().ok(), &request);
             carry(route, request).await
         };
         router = router.route(&path, any(handler));
     }
-    router.fallback(async move |request: Request| carry(understood(&[], None, &request), request).await)
+    router.fallback(async move |request: Request| {
+        carry(understood(&[], None, &request), request).await
+    })
 }
 
 #[derive(Clone, Copy)]
@@ -187,13 +257,20 @@ enum Reader {
     PassedOn(Read<Reading>),
 }
 
-fn understood(verbs: &[(&str, Reader)], segments: Option<&RawPathParams>, request: &Request) -> Result<Route, Problem> {
+fn understood(
+    verbs: &[(&str, Reader)],
+    segments: Option<&RawPathParams>,
+    request: &Request,
+) -> Result<Route, Problem> {
     let uri = request.uri();
     if uri.path().len() + uri.query().map_or(0, str::len) > LONGEST {
         return Err(invalid("the path is too long"));
     }
     let verb = request.method().as_str();
-    let &(_, read) = verbs.iter().find(|(of, _)| *of == verb).ok_or_else(nothing)?;
+    let &(_, read) = verbs
+        .iter()
+        .find(|(of, _)| *of == verb)
+        .ok_or_else(nothing)?;
     let segments = segments.ok_or_else(|| invalid("the path is no text"))?;
     let asked = RequestParts { segments, uri };
     match read {
@@ -248,7 +325,11 @@ impl RequestParts<'_> {
 
     /// Accepts no parameters.
     fn alone(&self, route: Route) -> Result<Route, Problem> {
-        if self.uri.query().is_some() { Err(nothing()) } else { Ok(route) }
+        if self.uri.query().is_some() {
+            Err(nothing())
+        } else {
+            Ok(route)
+        }
     }
 }
 
@@ -256,9 +337,15 @@ fn pod_query(parameters: Vec<(String, String)>, wants: Wants) -> Result<Paramete
     let (mut found, mut offset) = (Parameters::default(), None);
     for (key, value) in parameters {
         match (key.as_str(), wants) {
-            ("offset", Wants::Offset) if offset.is_none() => offset = Some(number(&value, MAX_LOG)?),
+            ("offset", Wants::Offset) if offset.is_none() => {
+                offset = Some(number(&value, MAX_LOG)?)
+            }
             ("end", Wants::Offset) => found.end = boolean(&value)?,
-            ("lock", Wants::Lock) if found.lock.is_none() && !value.is_empty() && value.len() <= 128 => found.lock = Some(value),
+            ("lock", Wants::Lock)
+                if found.lock.is_none() && !value.is_empty() && value.len() <= 128 =>
+            {
+                found.lock = Some(value)
+            }
             _ => return Err(invalid("unknown parameter or invalid value")),
         }
     }

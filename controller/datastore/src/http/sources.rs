@@ -10,7 +10,10 @@ use axum::{
 };
 use tokio::time::Instant;
 
-use crds::datastore::{FORBIDDEN, HEADER_DIGEST, MAX_SOURCE, ObjectKind, Problem, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY};
+use crds::datastore::{
+    FORBIDDEN, HEADER_DIGEST, MAX_SOURCE, ObjectKind, Problem, REPOSITORY_NOT_ALLOWED,
+    SOURCE_NOT_READY,
+};
 use serving::problem::{self, invalid, not_found, problem, unavailable};
 
 use crate::{cluster::RunView, names::RepositoryKey, service::Service};
@@ -41,10 +44,14 @@ pub async fn answer(
     of_sources(service, parts).await?;
     match ask {
         SnapshotAsk::Put(revision) => {
-            let digest = digest(&parts.headers)?.ok_or_else(|| invalid(format!("the header {HEADER_DIGEST} is missing")))?;
+            let digest = digest(&parts.headers)?
+                .ok_or_else(|| invalid(format!("the header {HEADER_DIGEST} is missing")))?;
             let _permit = service.transfer(ObjectKind::Bundle).await?;
             let mut body = Incoming::new(body, MAX_SOURCE, &service.metrics);
-            let done = service.snapshots.put(of, revision, digest, body.stream()).await;
+            let done = service
+                .snapshots
+                .put(of, revision, digest, body.stream())
+                .await;
             if done.is_err() {
                 body.drain().await;
             }
@@ -54,10 +61,14 @@ pub async fn answer(
         }
         SnapshotAsk::Digest(revision) => {
             let stored = service.snapshots.stored(of, revision).await?;
-            let stored = stored.ok_or_else(|| not_found(format!("there is no snapshot of {revision}")))?;
+            let stored =
+                stored.ok_or_else(|| not_found(format!("there is no snapshot of {revision}")))?;
             Ok(problem::json(StatusCode::OK, &stored))
         }
-        SnapshotAsk::List => Ok(problem::json(StatusCode::OK, &service.snapshots.list(of).await?)),
+        SnapshotAsk::List => Ok(problem::json(
+            StatusCode::OK,
+            &service.snapshots.list(of).await?,
+        )),
         SnapshotAsk::Delete(revision) => {
             service.snapshots.delete(of, revision).await?;
             Ok(empty(StatusCode::OK))
@@ -87,7 +98,10 @@ pub async fn wanted(service: &Arc<Service>, parts: &Parts) -> Result<Response, P
         changes.borrow_and_update();
         let mut line = serde_json::to_vec(&service.wanted.list()).unwrap_or_default();
         line.push(b'\n');
-        Some((Ok::<_, Infallible>(Bytes::from(line)), (service, changes, false)))
+        Some((
+            Ok::<_, Infallible>(Bytes::from(line)),
+            (service, changes, false),
+        ))
     });
     Ok(Response::new(Body::from_stream(lines)))
 }
@@ -106,7 +120,10 @@ async fn of_sources(service: &Service, parts: &Parts) -> Result<(), Problem> {
 /// # Errors
 /// `RepositoryNotAllowed`, `SourceNotReady`, `Invalid`, `Unavailable`, `Corrupt`, `KeyMissing`.
 pub async fn of_run(service: &Service, run: &RunView) -> Result<Response, Problem> {
-    let source = run.source.as_ref().ok_or_else(|| invalid("the run has no source.repository"))?;
+    let source = run
+        .source
+        .as_ref()
+        .ok_or_else(|| invalid("the run has no source.repository"))?;
     let (name, revision) = (&source.name, &source.revision);
     let namespace = source.namespace.as_ref().unwrap_or(&run.namespace);
     let is_own = *namespace == run.namespace;
@@ -118,17 +135,32 @@ pub async fn of_run(service: &Service, run: &RunView) -> Result<Response, Proble
     };
     let Some(repository) = repository.filter(|repository| repository.admits(&run.namespace)) else {
         return Err(if is_own {
-            problem(SOURCE_NOT_READY, format!("there is no TerraformRepository {name} in namespace {namespace}"))
+            problem(
+                SOURCE_NOT_READY,
+                format!("there is no TerraformRepository {name} in namespace {namespace}"),
+            )
         } else {
-            let text =
-                format!("no TerraformRepository {name} of namespace {namespace} names {} in allowedNamespaces", run.namespace);
+            let text = format!(
+                "no TerraformRepository {name} of namespace {namespace} names {} in allowedNamespaces",
+                run.namespace
+            );
             problem(REPOSITORY_NOT_ALLOWED, text)
         });
     };
-    let key = RepositoryKey::new(namespace, repository.metadata.uid.as_deref().unwrap_or_default())?;
-    let object = service.snapshots.get(&key, revision).await?.ok_or_else(|| {
-        service.wanted.asked(key.wanted(revision));
-        problem(SOURCE_NOT_READY, format!("revision {revision} of TerraformRepository {name} is not stored yet"))
-    })?;
+    let key = RepositoryKey::new(
+        namespace,
+        repository.metadata.uid.as_deref().unwrap_or_default(),
+    )?;
+    let object = service
+        .snapshots
+        .get(&key, revision)
+        .await?
+        .ok_or_else(|| {
+            service.wanted.asked(key.wanted(revision));
+            problem(
+                SOURCE_NOT_READY,
+                format!("revision {revision} of TerraformRepository {name} is not stored yet"),
+            )
+        })?;
     content(service, &object.stored, object.content).await
 }

@@ -31,11 +31,23 @@ struct Intent {
 ///
 /// # Errors
 /// `Forbidden` when the API server has another claim or none, `AlreadyClaimed`, `Unavailable`.
-pub async fn put(sealed: &Sealed, key: &RunKey, run: &RunView, claim: Claim) -> Result<Wrote, Problem> {
+pub async fn put(
+    sealed: &Sealed,
+    key: &RunKey,
+    run: &RunView,
+    claim: Claim,
+) -> Result<Wrote, Problem> {
     if run.claim.as_ref() != Some(&claim) {
-        return Err(problem(FORBIDDEN, "the claim differs from the one in the run's status"));
+        return Err(problem(
+            FORBIDDEN,
+            "the claim differs from the one in the run's status",
+        ));
     }
-    let record = Record { run: run.name.clone(), claim, at: Timestamp::now() };
+    let record = Record {
+        run: run.name.clone(),
+        claim,
+        at: Timestamp::now(),
+    };
     if sealed.create(&key.claim(), &record, &[]).await? {
         return Ok(Wrote::Created);
     }
@@ -51,16 +63,29 @@ pub async fn put(sealed: &Sealed, key: &RunKey, run: &RunView, claim: Claim) -> 
 /// # Errors
 /// `AlreadyClaimed` when there is a record although the run has no claim: the cluster was restored from an earlier
 /// backup. `Unavailable`, `Corrupt`, `KeyMissing`.
-pub async fn prove(sealed: &Sealed, key: &RunKey, attempt: u32, nonce: &str) -> Result<(), Problem> {
+pub async fn prove(
+    sealed: &Sealed,
+    key: &RunKey,
+    attempt: u32,
+    nonce: &str,
+) -> Result<(), Problem> {
     if get(sealed, key).await?.is_some() {
-        let text =
-            "the plan of this run was claimed before, but its status has no claim: the cluster was restored to an earlier time";
+        let text = "the plan of this run was claimed before, but its status has no claim: the cluster was restored to an earlier time";
         return Err(problem(ALREADY_CLAIMED, text));
     }
-    let intent = Intent { attempt, nonce: nonce.to_owned(), at: Timestamp::now() };
+    let intent = Intent {
+        attempt,
+        nonce: nonce.to_owned(),
+        at: Timestamp::now(),
+    };
     if !sealed.create(&key.intent(), &intent, &[]).await? {
         // It exists from an earlier proof, which tells nothing about the store's current state.
-        sealed.overwrite_bytes(&key.intent(), &serde_json::to_vec(&intent).unwrap_or_default()).await?;
+        sealed
+            .overwrite_bytes(
+                &key.intent(),
+                &serde_json::to_vec(&intent).unwrap_or_default(),
+            )
+            .await?;
     }
     Ok(())
 }
@@ -70,5 +95,8 @@ pub async fn prove(sealed: &Sealed, key: &RunKey, attempt: u32, nonce: &str) -> 
 /// # Errors
 /// `Unavailable`, `Corrupt`, `KeyMissing`.
 pub async fn get(sealed: &Sealed, key: &RunKey) -> Result<Option<Record>, Problem> {
-    Ok(sealed.read::<Record>(&key.claim()).await?.map(|(record, _)| record))
+    Ok(sealed
+        .read::<Record>(&key.claim())
+        .await?
+        .map(|(record, _)| record))
 }

@@ -65,7 +65,10 @@ pub struct Objects {
 
 impl Objects {
     pub fn new(sealed: Sealed) -> Self {
-        Self { sealed, named: Mutex::default() }
+        Self {
+            sealed,
+            named: Mutex::default(),
+        }
     }
 
     /// Records the name of the run with this UID, for the sweep. Must precede all other writes for a run.
@@ -73,10 +76,24 @@ impl Objects {
     /// # Errors
     /// `Unavailable`.
     pub async fn name(&self, run: &RunKey, name: &str) -> Result<(), Problem> {
-        if self.named.lock().unwrap_or_else(PoisonError::into_inner).contains(run) {
+        if self
+            .named
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(run)
+        {
             return Ok(());
         }
-        self.sealed.create(&run.name_record(), &Named { name: name.to_owned(), at: Timestamp::now() }, &[]).await?;
+        self.sealed
+            .create(
+                &run.name_record(),
+                &Named {
+                    name: name.to_owned(),
+                    at: Timestamp::now(),
+                },
+                &[],
+            )
+            .await?;
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         if named.len() >= NAMED {
             named.clear();
@@ -97,7 +114,11 @@ impl Objects {
         digest: &str,
         content: impl Stream<Item = Result<Bytes, Problem>>,
     ) -> Result<(Stored, Wrote), Problem> {
-        let slot = Slot { name: run.object(attempt, kind), blob: run.blob(attempt, kind, &names::random()), limit: kind.limit() };
+        let slot = Slot {
+            name: run.object(attempt, kind),
+            blob: run.blob(attempt, kind, &names::random()),
+            limit: kind.limit(),
+        };
         let is_same = |there: &Record| existing(there, kind, digest);
         write_once(&self.sealed, slot, digest, content, is_same).await
     }
@@ -106,7 +127,12 @@ impl Objects {
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`. Errors after the start are in the content's stream.
-    pub async fn get(&self, run: &RunKey, attempt: u32, kind: ObjectKind) -> Result<Option<Object>, Problem> {
+    pub async fn get(
+        &self,
+        run: &RunKey,
+        attempt: u32,
+        kind: ObjectKind,
+    ) -> Result<Option<Object>, Problem> {
         read_once(&self.sealed, &run.object(attempt, kind), &run.blobs()).await
     }
 
@@ -114,16 +140,34 @@ impl Objects {
     ///
     /// # Errors
     /// Those of [`Self::get`]; `NotFound`; `Corrupt` when the content differs.
-    pub async fn verify(&self, run: &RunKey, attempt: u32, kind: ObjectKind) -> Result<Stored, Problem> {
-        let object = self.get(run, attempt, kind).await?.ok_or_else(|| none(attempt, kind))?;
+    pub async fn verify(
+        &self,
+        run: &RunKey,
+        attempt: u32,
+        kind: ObjectKind,
+    ) -> Result<Stored, Problem> {
+        let object = self
+            .get(run, attempt, kind)
+            .await?
+            .ok_or_else(|| none(attempt, kind))?;
         let (mut digest, mut size, mut content) = (Sha256::new(), 0_u64, object.content);
         while let Some(piece) = content.next().await {
             let piece = piece?;
             digest.update(&piece);
             size += piece.len() as u64;
         }
-        let read = Stored { digest: hex_digest(&digest.finalize()), size };
-        if read == object.stored { Ok(read) } else { Err(corrupt(format!("the {} is not what was written", kind.as_str()))) }
+        let read = Stored {
+            digest: hex_digest(&digest.finalize()),
+            size,
+        };
+        if read == object.stored {
+            Ok(read)
+        } else {
+            Err(corrupt(format!(
+                "the {} is not what was written",
+                kind.as_str()
+            )))
+        }
     }
 
     /// Deletes the bundles of a run.
@@ -152,16 +196,34 @@ impl Objects {
         // Delete the name last: the sweep needs it while other data remains.
         self.delete_where(run, |below| below != "run").await?;
         self.sealed.store().delete(&run.name_record()).await?;
-        self.named.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+        self.named
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(run);
         Ok(())
     }
 
     /// Deletes records before blobs, so that a record never references a deleted blob.
-    async fn delete_where(&self, run: &RunKey, chosen: impl Fn(&str) -> bool) -> Result<(), Problem> {
+    async fn delete_where(
+        &self,
+        run: &RunKey,
+        chosen: impl Fn(&str) -> bool,
+    ) -> Result<(), Problem> {
         let prefix = format!("{}/", run.prefix());
-        let mut found: Vec<_> = self.sealed.store().list(&run.prefix()).await?.into_iter().map(|entry| entry.name).collect();
+        let mut found: Vec<_> = self
+            .sealed
+            .store()
+            .list(&run.prefix())
+            .await?
+            .into_iter()
+            .map(|entry| entry.name)
+            .collect();
         found.retain(|name| name.as_str().strip_prefix(&prefix).is_some_and(&chosen));
-        let is_blob = |name: &Name| name.as_str().strip_prefix(&prefix).is_some_and(|below| below.starts_with("blobs/"));
+        let is_blob = |name: &Name| {
+            name.as_str()
+                .strip_prefix(&prefix)
+                .is_some_and(|below| below.starts_with("blobs/"))
+        };
         found.sort_by_key(is_blob);
         for name in found {
             self.sealed.store().delete(&name).await?;
@@ -179,7 +241,14 @@ fn existing(there: &Record, kind: ObjectKind, digest: &str) -> Result<(), Proble
     if there.stored.digest == digest {
         return Ok(());
     }
-    Err(problem(ALREADY_EXISTS, format!("another {} is stored: {}", kind.as_str(), there.stored.digest)))
+    Err(problem(
+        ALREADY_EXISTS,
+        format!(
+            "another {} is stored: {}",
+            kind.as_str(),
+            there.stored.digest
+        ),
+    ))
 }
 
 /// The location of a write-once object.
@@ -211,18 +280,34 @@ async fn write_once(
         return Ok((record.stored, Wrote::Same));
     }
     let written = sealed.write(content, limit, &blob).await?;
-    let stored = Stored { digest: written.digest, size: written.size };
+    let stored = Stored {
+        digest: written.digest,
+        size: written.size,
+    };
     if stored.digest != digest {
         discard(sealed, written.blob.as_ref()).await;
-        return Err(problem(WRONG_DIGEST, format!("the content is {}, not {digest}", stored.digest)));
+        return Err(problem(
+            WRONG_DIGEST,
+            format!("the content is {}, not {digest}", stored.digest),
+        ));
     }
-    let inline = if written.blob.is_none() { written.head } else { Bytes::new() };
-    let record =
-        Record { stored: stored.clone(), blob: written.blob.as_ref().map(|name| name.last().to_owned()), at: Timestamp::now() };
+    let inline = if written.blob.is_none() {
+        written.head
+    } else {
+        Bytes::new()
+    };
+    let record = Record {
+        stored: stored.clone(),
+        blob: written.blob.as_ref().map(|name| name.last().to_owned()),
+        at: Timestamp::now(),
+    };
     if sealed.create(&name, &record, &inline).await? {
         return Ok((stored, Wrote::Created));
     }
-    let (there, _) = sealed.read::<Record>(&name).await?.ok_or_else(|| not_found("it was deleted meanwhile"))?;
+    let (there, _) = sealed
+        .read::<Record>(&name)
+        .await?
+        .ok_or_else(|| not_found("it was deleted meanwhile"))?;
     // After a lost response and a retry, the record may be this one.
     if there.blob != record.blob {
         discard(sealed, written.blob.as_ref()).await;
@@ -250,8 +335,16 @@ pub async fn prune(
     record: impl Fn(&str) -> Option<Name>,
 ) -> Result<usize, Problem> {
     let mut deleted = 0;
-    for entry in sealed.store().list(blobs).await?.into_iter().filter(|entry| entry.is_older(age)) {
-        let Some(name) = record(entry.name.last()) else { continue };
+    for entry in sealed
+        .store()
+        .list(blobs)
+        .await?
+        .into_iter()
+        .filter(|entry| entry.is_older(age))
+    {
+        let Some(name) = record(entry.name.last()) else {
+            continue;
+        };
         let record = sealed.read::<Record>(&name).await?;
         if record.is_none_or(|(record, _)| record.blob.as_deref() != Some(entry.name.last())) {
             sealed.store().delete(&entry.name).await?;
@@ -263,11 +356,26 @@ pub async fn prune(
 
 /// Reads a write-once object; `None` when it does not exist.
 async fn read_once(sealed: &Sealed, name: &Name, blobs: &Name) -> Result<Option<Object>, Problem> {
-    let Some((record, inline)) = sealed.read::<Record>(name).await? else { return Ok(None) };
-    let content = match &record.blob {
-        Some(blob) => sealed.open(&names::below(blobs, blob), record.stored.size).await?,
-        None if inline.len() as u64 == record.stored.size => futures::stream::once(async { Ok(inline) }).boxed(),
-        None => return Err(corrupt(format!("{name} does not have the size that it records"))),
+    let Some((record, inline)) = sealed.read::<Record>(name).await? else {
+        return Ok(None);
     };
-    Ok(Some(Object { stored: record.stored, content }))
+    let content = match &record.blob {
+        Some(blob) => {
+            sealed
+                .open(&names::below(blobs, blob), record.stored.size)
+                .await?
+        }
+        None if inline.len() as u64 == record.stored.size => {
+            futures::stream::once(async { Ok(inline) }).boxed()
+        }
+        None => {
+            return Err(corrupt(format!(
+                "{name} does not have the size that it records"
+            )));
+        }
+    };
+    Ok(Some(Object {
+        stored: record.stored,
+        content,
+    }))
 }

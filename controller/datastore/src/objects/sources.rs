@@ -35,8 +35,14 @@ impl Snapshots {
         digest: &str,
         content: impl Stream<Item = Result<Bytes, Problem>>,
     ) -> Result<Stored, Problem> {
-        let slot = Slot { name: of.snapshot(revision), blob: of.blob(revision, &names::random()), limit: MAX_SOURCE };
-        write_once(&self.sealed, slot, digest, content, |_| Ok(())).await.map(|(stored, _)| stored)
+        let slot = Slot {
+            name: of.snapshot(revision),
+            blob: of.blob(revision, &names::random()),
+            limit: MAX_SOURCE,
+        };
+        write_once(&self.sealed, slot, digest, content, |_| Ok(()))
+            .await
+            .map(|(stored, _)| stored)
     }
 
     /// Reads the snapshot of a commit; `None` when it does not exist.
@@ -51,8 +57,16 @@ impl Snapshots {
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
-    pub async fn stored(&self, of: &RepositoryKey, revision: &str) -> Result<Option<Stored>, Problem> {
-        Ok(self.sealed.read::<Record>(&of.snapshot(revision)).await?.map(|(record, _)| record.stored))
+    pub async fn stored(
+        &self,
+        of: &RepositoryKey,
+        revision: &str,
+    ) -> Result<Option<Stored>, Problem> {
+        Ok(self
+            .sealed
+            .read::<Record>(&of.snapshot(revision))
+            .await?
+            .map(|(record, _)| record.stored))
     }
 
     /// The commits with a stored snapshot.
@@ -60,7 +74,11 @@ impl Snapshots {
     /// # Errors
     /// `Unavailable`.
     pub async fn list(&self, of: &RepositoryKey) -> Result<Vec<String>, Problem> {
-        self.sealed.store().children(&of.snapshots()).await.map(|(_, names)| names)
+        self.sealed
+            .store()
+            .children(&of.snapshots())
+            .await
+            .map(|(_, names)| names)
     }
 
     /// Deletes the snapshot of a commit, the record first, so that it never references a deleted blob.
@@ -69,10 +87,17 @@ impl Snapshots {
     /// `Unavailable`; its blob may remain, for the sweep.
     pub async fn delete(&self, of: &RepositoryKey, revision: &str) -> Result<(), Problem> {
         let name = of.snapshot(revision);
-        let Some((record, _)) = self.sealed.read::<Record>(&name).await? else { return Ok(()) };
+        let Some((record, _)) = self.sealed.read::<Record>(&name).await? else {
+            return Ok(());
+        };
         self.sealed.store().delete(&name).await?;
         match record.blob {
-            Some(blob) => self.sealed.store().delete(&names::below(&of.blobs(), &blob)).await,
+            Some(blob) => {
+                self.sealed
+                    .store()
+                    .delete(&names::below(&of.blobs(), &blob))
+                    .await
+            }
             None => Ok(()),
         }
     }
@@ -95,7 +120,8 @@ impl Snapshots {
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`; some may be deleted.
     pub async fn prune(&self, of: &RepositoryKey, age: Duration) -> Result<usize, Problem> {
-        let record = |blob: &str| Some(of.snapshot(&names::revision(blob.split('-').next()?).ok()?));
+        let record =
+            |blob: &str| Some(of.snapshot(&names::revision(blob.split('-').next()?).ok()?));
         prune(&self.sealed, &of.blobs(), age, record).await
     }
 }

@@ -61,7 +61,11 @@ mod tests {
     use super::*;
 
     fn of(uid: &str, revision: usize) -> WantedRevision {
-        WantedRevision { namespace: "team".into(), uid: uid.into(), revision: format!("{revision:040x}") }
+        WantedRevision {
+            namespace: "team".into(),
+            uid: uid.into(),
+            revision: format!("{revision:040x}"),
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -72,7 +76,11 @@ mod tests {
         wanted.asked(of("a", 1));
         wanted.asked(of("a", 2));
         tokio::time::advance(WAITS / 2).await;
-        assert_eq!(wanted.list(), [of("a", 1), of("a", 2)], "it was asked for again");
+        assert_eq!(
+            wanted.list(),
+            [of("a", 1), of("a", 2)],
+            "it was asked for again"
+        );
         wanted.stored(&of("a", 1));
         assert_eq!(wanted.list(), [of("a", 2)]);
         tokio::time::advance(WAITS / 2).await;

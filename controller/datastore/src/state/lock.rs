@@ -25,7 +25,9 @@ pub fn may_write(held: &Held, run: Option<&RunView>, recorded: bool) -> bool {
     match run.filter(|run| run.uid == held.uid) {
         // The run is gone, its claim remains: an apply may have ended with an unknown outcome.
         None => recorded,
-        Some(run) => run.claim.is_some() || recorded || (run.newest() == held.attempt && run.is_open()),
+        Some(run) => {
+            run.claim.is_some() || recorded || (run.newest() == held.attempt && run.is_open())
+        }
     }
 }
 
@@ -34,9 +36,15 @@ pub fn may_write(held: &Held, run: Option<&RunView>, recorded: bool) -> bool {
 /// # Errors
 /// `Invalid` when it is not a JSON object with an `ID`.
 pub fn parse(info: &[u8]) -> Result<(String, Value), Problem> {
-    let info: Value = serde_json::from_slice(info).map_err(|_| invalid("the lock info is no JSON"))?;
-    let id = info.get("ID").and_then(Value::as_str).filter(|id| (1..=128).contains(&id.len()));
-    let id = id.ok_or_else(|| invalid("the lock info has no ID"))?.to_owned();
+    let info: Value =
+        serde_json::from_slice(info).map_err(|_| invalid("the lock info is no JSON"))?;
+    let id = info
+        .get("ID")
+        .and_then(Value::as_str)
+        .filter(|id| (1..=128).contains(&id.len()));
+    let id = id
+        .ok_or_else(|| invalid("the lock info has no ID"))?
+        .to_owned();
     Ok((id, info))
 }
 
@@ -58,7 +66,10 @@ impl Holder<'_> {
 
     pub fn holds(&self, head: &Head, id: &str) -> bool {
         head.lock.as_ref().is_some_and(|held| {
-            held.id == id && held.uid == self.run.uid && held.attempt == self.attempt && held.pod_uid == self.pod_uid
+            held.id == id
+                && held.uid == self.run.uid
+                && held.attempt == self.attempt
+                && held.pod_uid == self.pod_uid
         })
     }
 }
@@ -84,14 +95,27 @@ impl States {
             if holder.holds(&newest.head, &id) {
                 return Ok(());
             }
-            let mut head = Head { namespace_uid: Some(namespace_uid.to_owned()), ..newest.head.clone() };
+            let mut head = Head {
+                namespace_uid: Some(namespace_uid.to_owned()),
+                ..newest.head.clone()
+            };
             if let Some(held) = newest.head.lock.as_ref() {
-                let run = lookup.find(holder.run.namespace.as_str(), &held.run).await?;
-                let recorded = claim::get(&self.sealed, &RunKey::new(&holder.run.namespace, &held.uid)?).await?.is_some();
+                let run = lookup
+                    .find(holder.run.namespace.as_str(), &held.run)
+                    .await?;
+                let recorded = claim::get(
+                    &self.sealed,
+                    &RunKey::new(&holder.run.namespace, &held.uid)?,
+                )
+                .await?
+                .is_some();
                 if !holder.may_release(held) && may_write(held, run.as_deref(), recorded) {
                     return Err(newest.head.locked());
                 }
-                let reason = format!("attempt {} of run {} can write no more", held.attempt, held.run);
+                let reason = format!(
+                    "attempt {} of run {} can write no more",
+                    held.attempt, held.run
+                );
                 tracing::info!(state = %key.prefix(), reason, run = holder.run.name, "a lock is taken over");
                 head.note(format!("lock {} taken over", held.id), name(holder), reason);
             }
@@ -116,15 +140,25 @@ impl States {
     ///
     /// # Errors
     /// `Locked` when it has another holder; `Unavailable`.
-    pub async fn unlock(&self, key: &StateKey, holder: &Holder<'_>, id: &str) -> Result<(), Problem> {
+    pub async fn unlock(
+        &self,
+        key: &StateKey,
+        holder: &Holder<'_>,
+        id: &str,
+    ) -> Result<(), Problem> {
         let change = |head: &mut Head| {
-            let Some(held) = &head.lock else { return Ok(Break(())) };
+            let Some(held) = &head.lock else {
+                return Ok(Break(()));
+            };
             let is_left = held.id == id && holder.may_release(held);
             if !is_left && !holder.holds(head, id) {
                 return Err(head.locked());
             }
             if let Some(held) = head.lock.take().filter(|_| is_left) {
-                let reason = format!("the controller says that attempt {} of run {} has ended", held.attempt, held.run);
+                let reason = format!(
+                    "the controller says that attempt {} of run {} has ended",
+                    held.attempt, held.run
+                );
                 head.note(format!("lock {id} released"), name(holder), reason);
             }
             Ok(Continue(()))
@@ -139,11 +173,19 @@ impl States {
     /// `Unavailable`.
     pub async fn release(&self, key: &StateKey, run_uid: &str) -> Result<(), Problem> {
         let change = |head: &mut Head| {
-            let Some(held) = head.lock.take_if(|held| held.uid == run_uid) else { return Ok(Break(())) };
-            let reason =
-                format!("the controller says that attempt {} of run {} has ended or was abandoned", held.attempt, held.run);
+            let Some(held) = head.lock.take_if(|held| held.uid == run_uid) else {
+                return Ok(Break(()));
+            };
+            let reason = format!(
+                "the controller says that attempt {} of run {} has ended or was abandoned",
+                held.attempt, held.run
+            );
             tracing::info!(state = %key.prefix(), reason, run = held.run, "a lock is released");
-            head.note(format!("lock {} released", held.id), "controller".to_owned(), reason);
+            head.note(
+                format!("lock {} released", held.id),
+                "controller".to_owned(),
+                reason,
+            );
             Ok(Continue(()))
         };
         self.change(key, change).await
@@ -153,10 +195,20 @@ impl States {
     ///
     /// # Errors
     /// `Unavailable`.
-    pub async fn force_unlock(&self, key: &StateKey, user: &str, reason: &str) -> Result<Option<Held>, Problem> {
+    pub async fn force_unlock(
+        &self,
+        key: &StateKey,
+        user: &str,
+        reason: &str,
+    ) -> Result<Option<Held>, Problem> {
         let change = |head: &mut Head| {
-            let Some(held) = head.lock.take() else { return Ok(Break(None)) };
-            let what = format!("lock {} of run {} attempt {} removed", held.id, held.run, held.attempt);
+            let Some(held) = head.lock.take() else {
+                return Ok(Break(None));
+            };
+            let what = format!(
+                "lock {} of run {} attempt {} removed",
+                held.id, held.run, held.attempt
+            );
             head.note(what, user.to_owned(), reason.to_owned());
             Ok(Continue(Some(held)))
         };
@@ -169,7 +221,10 @@ pub(super) fn name(holder: &Holder<'_>) -> String {
 }
 
 pub(super) fn busy() -> Problem {
-    problem(UNAVAILABLE, "other writers change this state too often; nothing was written; try again")
+    problem(
+        UNAVAILABLE,
+        "other writers change this state too often; nothing was written; try again",
+    )
 }
 
 #[cfg(test)]
@@ -189,17 +244,35 @@ mod tests {
             pod_uid: "pod-2".into(),
             at: Timestamp::UNIX_EPOCH,
         };
-        let older = Held { attempt: 1, ..held.clone() };
-        let of_another = Held { uid: "other".into(), ..held.clone() };
+        let older = Held {
+            attempt: 1,
+            ..held.clone()
+        };
+        let of_another = Held {
+            uid: "other".into(),
+            ..held.clone()
+        };
         let closed = view(2, false);
-        let claimed = RunView { claim: Some(claim(2)), ..closed.clone() };
+        let claimed = RunView {
+            claim: Some(claim(2)),
+            ..closed.clone()
+        };
         let dead = |held, run, recorded| !may_write(held, run, recorded);
         assert!(!dead(&held, Some(&run), false), "open");
         assert!(dead(&older, Some(&run), false), "replaced");
         assert!(dead(&held, Some(&closed), false), "closed");
-        assert!(!dead(&held, Some(&claimed), false), "behind the claim the apply may go on");
-        assert!(!dead(&held, Some(&closed), true), "the store knows of a claim that the status lost");
-        assert!(dead(&of_another, Some(&run), false), "a run of the same name was deleted before");
+        assert!(
+            !dead(&held, Some(&claimed), false),
+            "behind the claim the apply may go on"
+        );
+        assert!(
+            !dead(&held, Some(&closed), true),
+            "the store knows of a claim that the status lost"
+        );
+        assert!(
+            dead(&of_another, Some(&run), false),
+            "a run of the same name was deleted before"
+        );
         assert!(dead(&held, None, false), "deleted without a claim");
         assert!(!dead(&held, None, true), "deleted behind its claim");
     }
@@ -216,15 +289,30 @@ mod tests {
             at: Timestamp::UNIX_EPOCH,
         };
         let may = |released: Option<&str>| {
-            let run = RunView { released: released.map(str::to_owned), ..view(1, true) };
-            Holder { run: &run, attempt: 1, pod_uid: "pod" }.may_release(&held)
+            let run = RunView {
+                released: released.map(str::to_owned),
+                ..view(1, true)
+            };
+            Holder {
+                run: &run,
+                attempt: 1,
+                pod_uid: "pod",
+            }
+            .may_release(&held)
         };
         assert!(may(Some("1")) && !may(Some("2")) && !may(Some("")) && !may(None));
     }
 
     #[test]
     fn lock_info_without_an_id_is_rejected() {
-        for bad in [b"".as_slice(), b"[]", b"{}", br#"{"ID": ""}"#, br#"{"ID": 1}"#, b"\xff"] {
+        for bad in [
+            b"".as_slice(),
+            b"[]",
+            b"{}",
+            br#"{"ID": ""}"#,
+            br#"{"ID": 1}"#,
+            b"\xff",
+        ] {
             assert!(parse(bad).is_err());
         }
         assert_eq!(parse(br#"{"ID": "a", "Who": "x"}"#).unwrap().0, "a");

@@ -127,7 +127,12 @@ impl Head {
     }
 
     fn note(&mut self, what: String, by: String, reason: String) {
-        self.notes.push(Note { at: Timestamp::now(), what, by, reason });
+        self.notes.push(Note {
+            at: Timestamp::now(),
+            what,
+            by,
+            reason,
+        });
         let over = self.notes.len().saturating_sub(NOTES);
         self.notes.drain(..over);
     }
@@ -137,7 +142,11 @@ impl Head {
     /// # Errors
     /// `StateOfFormerNamespace`, with the possible actions of a person.
     pub fn belongs_to(&self, key: &StateKey, namespace_uid: &str) -> Result<(), Problem> {
-        if self.namespace_uid.as_deref().is_none_or(|uid| uid == namespace_uid) {
+        if self
+            .namespace_uid
+            .as_deref()
+            .is_none_or(|uid| uid == namespace_uid)
+        {
             return Ok(());
         }
         let (namespace, id) = (key.namespace(), key.id());
@@ -160,7 +169,10 @@ impl Head {
                 holder: Some(Box::new(held.info.clone())),
                 ..problem(
                     LOCKED,
-                    format!("run {} attempt {} holds the lock of this state since {}", held.run, held.attempt, held.at),
+                    format!(
+                        "run {} attempt {} holds the lock of this state since {}",
+                        held.run, held.attempt, held.at
+                    ),
                 )
             },
         }
@@ -196,28 +208,53 @@ impl States {
         for _ in 0..TRIES {
             let (_, words) = self.sealed.store().children(&key.journal()).await?;
             let Some(number) = words.iter().filter_map(|word| number(word)).max() else {
-                return Ok(Newest { number: 0, head: Head::default(), read_at });
+                return Ok(Newest {
+                    number: 0,
+                    head: Head::default(),
+                    read_at,
+                });
             };
             if let Some((head, _)) = self.sealed.read::<Head>(&key.entry(number)).await? {
-                return Ok(Newest { number, head, read_at });
+                return Ok(Newest {
+                    number,
+                    head,
+                    read_at,
+                });
             }
         }
-        Err(corrupt(format!("the journal of {} changes faster than it can be read", key.prefix())))
+        Err(corrupt(format!(
+            "the journal of {} changes faster than it can be read",
+            key.prefix()
+        )))
     }
 
     /// Creates the record after `newest`; false on a conflict.
     ///
     /// # Errors
     /// `Unavailable`; it may have been created.
-    async fn append(&self, key: &StateKey, newest: &Newest, mut head: Head, content: &Bytes) -> Result<bool, Problem> {
+    async fn append(
+        &self,
+        key: &StateKey,
+        newest: &Newest,
+        mut head: Head,
+        content: &Bytes,
+    ) -> Result<bool, Problem> {
         head.write = names::random();
         let name = key.entry(newest.number + 1);
         let created = self.sealed.create(&name, &head, content).await?;
         // After a lost response and a retry, the record may be this one.
-        let created = created || self.sealed.read::<Head>(&name).await?.is_some_and(|(there, _)| there.write == head.write);
+        let created = created
+            || self
+                .sealed
+                .read::<Head>(&name)
+                .await?
+                .is_some_and(|(there, _)| there.write == head.write);
         if created && newest.read_at.elapsed() > STALE {
             // Old numbers are deleted after one hour, so the number may have been free for that reason.
-            return Err(problem(UNAVAILABLE, "the write took too long and its outcome is unknown; read again"));
+            return Err(problem(
+                UNAVAILABLE,
+                "the write took too long and its outcome is unknown; read again",
+            ));
         }
         Ok(created)
     }
@@ -233,7 +270,11 @@ impl States {
             let mut head = newest.head.clone();
             match change(&mut head)? {
                 ControlFlow::Break(answer) => return Ok(answer),
-                ControlFlow::Continue(answer) if self.append(key, &newest, head, &Bytes::new()).await? => return Ok(answer),
+                ControlFlow::Continue(answer)
+                    if self.append(key, &newest, head, &Bytes::new()).await? =>
+                {
+                    return Ok(answer);
+                }
                 ControlFlow::Continue(_) => Self::back_off(attempt).await,
             }
         }
@@ -258,20 +299,31 @@ impl States {
         let newest = self.newest(key).await?;
         let versions = &newest.head.versions;
         let now = SystemTime::now();
-        let older = |at: SystemTime, age: Duration| now.duration_since(at).is_ok_and(|passed| passed > age);
+        let older =
+            |at: SystemTime, age: Duration| now.duration_since(at).is_ok_and(|passed| passed > age);
         let mut gone = Vec::new();
         for entry in &entries {
-            let Some(number) = number(entry.name.last()) else { continue };
-            let needed = number >= newest.number || versions.iter().any(|version| version.place == Place::Record(number));
+            let Some(number) = number(entry.name.last()) else {
+                continue;
+            };
+            let needed = number >= newest.number
+                || versions
+                    .iter()
+                    .any(|version| version.place == Place::Record(number));
             // The successor must be old as well: otherwise its creation may be in progress.
-            let successor = entries.iter().find(|other| self::number(other.name.last()) == Some(number + 1));
-            let settled = older(entry.modified, PRUNE_AGE) && successor.is_none_or(|next| older(next.modified, PRUNE_AGE));
+            let successor = entries
+                .iter()
+                .find(|other| self::number(other.name.last()) == Some(number + 1));
+            let settled = older(entry.modified, PRUNE_AGE)
+                && successor.is_none_or(|next| older(next.modified, PRUNE_AGE));
             if !needed && settled {
                 gone.push(&entry.name);
             }
         }
         for blob in &blobs {
-            let needed = versions.iter().any(|v| matches!(&v.place, Place::Blob(name) if name == blob.name.last()));
+            let needed = versions
+                .iter()
+                .any(|v| matches!(&v.place, Place::Blob(name) if name == blob.name.last()));
             if !needed && older(blob.modified, blob_age) {
                 gone.push(&blob.name);
             }
@@ -290,13 +342,23 @@ impl States {
         let (all, mut found) = (StateKey::all_of(namespace)?, Vec::new());
         let (stacks, _) = self.sealed.store().children(&all).await?;
         for stack in stacks {
-            let (workspaces, _) = self.sealed.store().children(&names::below(&all, &stack)).await?;
-            found.extend(workspaces.iter().filter_map(|directory| StateKey::listed(namespace, &stack, directory)));
+            let (workspaces, _) = self
+                .sealed
+                .store()
+                .children(&names::below(&all, &stack))
+                .await?;
+            found.extend(
+                workspaces
+                    .iter()
+                    .filter_map(|directory| StateKey::listed(namespace, &stack, directory)),
+            );
         }
         Ok(found)
     }
 }
 
 fn number(word: &str) -> Option<u64> {
-    word.parse().ok().filter(|_| word.len() == 12 && word.bytes().all(|b| b.is_ascii_digit()))
+    word.parse()
+        .ok()
+        .filter(|_| word.len() == 12 && word.bytes().all(|b| b.is_ascii_digit()))
 }

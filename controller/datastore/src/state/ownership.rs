@@ -14,7 +14,11 @@ impl States {
     ///
     /// # Errors
     /// `StateOfFormerNamespace`; `Unavailable`, `Corrupt`, `KeyMissing`.
-    pub async fn get_for(&self, key: &StateKey, namespace_uid: &str) -> Result<Option<(Version, ByteStream)>, Problem> {
+    pub async fn get_for(
+        &self,
+        key: &StateKey,
+        namespace_uid: &str,
+    ) -> Result<Option<(Version, ByteStream)>, Problem> {
         let newest = self.newest(key).await?;
         newest.head.belongs_to(key, namespace_uid)?;
         self.get_from(key, None, Some(newest.head)).await
@@ -24,13 +28,22 @@ impl States {
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
-    pub async fn hand_over(&self, key: &StateKey, namespace_uid: &str, user: &str, reason: &str) -> Result<bool, Problem> {
+    pub async fn hand_over(
+        &self,
+        key: &StateKey,
+        namespace_uid: &str,
+        user: &str,
+        reason: &str,
+    ) -> Result<bool, Problem> {
         let change = |head: &mut Head| {
             if head.namespace_uid.as_deref() == Some(namespace_uid) {
                 return Ok(Break(false));
             }
             let former = head.namespace_uid.replace(namespace_uid.to_owned());
-            let what = format!("handed over to the namespace {namespace_uid}, from {}", former.as_deref().unwrap_or("none"));
+            let what = format!(
+                "handed over to the namespace {namespace_uid}, from {}",
+                former.as_deref().unwrap_or("none")
+            );
             head.note(what, user.to_owned(), reason.to_owned());
             Ok(Continue(true))
         };

@@ -26,7 +26,9 @@ pub fn scan(bytes: &[u8]) -> Found {
             break;
         }
         let start = skip_space(bytes, at + 1);
-        let Some(end) = value_end(bytes, start) else { break };
+        let Some(end) = value_end(bytes, start) else {
+            break;
+        };
         match &bytes[key] {
             br#""serial""# => {
                 let text = std::str::from_utf8(&bytes[start..end]).unwrap_or_default();
@@ -48,7 +50,10 @@ pub fn scan(bytes: &[u8]) -> Found {
 }
 
 fn skip_space(bytes: &[u8], mut at: usize) -> usize {
-    while bytes.get(at).is_some_and(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')) {
+    while bytes
+        .get(at)
+        .is_some_and(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n'))
+    {
         at += 1;
     }
     at
@@ -106,7 +111,10 @@ mod tests {
             "serial": 12, "lineage": "3f8a", "resources": [{"serial": 1"#;
         let found = scan(text);
         let (serial, range) = found.serial.unwrap();
-        assert_eq!((serial, &text[range], found.lineage.as_deref()), (12, b"12".as_slice(), Some("3f8a")));
+        assert_eq!(
+            (serial, &text[range], found.lineage.as_deref()),
+            (12, b"12".as_slice(), Some("3f8a"))
+        );
     }
 
     #[test]
@@ -133,7 +141,9 @@ mod tests {
         use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
         let mut rng = StdRng::seed_from_u64(3);
         for _ in 0..5000 {
-            let text: Vec<u8> = (0..rng.random_range(0..60)).map(|_| br#"{}[]":,\ serial1"#[rng.random_range(0..16)]).collect();
+            let text: Vec<u8> = (0..rng.random_range(0..60))
+                .map(|_| br#"{}[]":,\ serial1"#[rng.random_range(0..16)])
+                .collect();
             let _ = scan(&text);
         }
     }

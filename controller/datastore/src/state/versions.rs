@@ -39,7 +39,10 @@ impl States {
         body: impl Stream<Item = Result<Bytes, Problem>>,
         digest: Option<&str>,
     ) -> Result<Written, Problem> {
-        let content = self.sealed.write(body, MAX_STATE, &key.blob(&names::random())).await?;
+        let content = self
+            .sealed
+            .write(body, MAX_STATE, &key.blob(&names::random()))
+            .await?;
         let found = serial::scan(&content.head);
         let written = Written { content, found };
         match digest {
@@ -66,20 +69,39 @@ impl States {
     /// # Errors
     /// `Locked` when the holder does not have the lock with this ID; `Unavailable`, in which case it may have become a
     /// version.
-    pub async fn put(&self, key: &StateKey, holder: &Holder<'_>, id: &str, written: Written) -> Result<(), Problem> {
+    pub async fn put(
+        &self,
+        key: &StateKey,
+        holder: &Holder<'_>,
+        id: &str,
+        written: Written,
+    ) -> Result<(), Problem> {
         for attempt in 0..TRIES {
             let newest = self.newest(key).await?;
             if !holder.holds(&newest.head, id) {
                 self.give_up(written).await;
                 return Err(newest.head.locked());
             }
-            if newest.head.newest().is_some_and(|version| version.digest == written.content.digest) {
+            if newest
+                .head
+                .newest()
+                .is_some_and(|version| version.digest == written.content.digest)
+            {
                 self.give_up(written).await;
                 return Ok(());
             }
             let mut head = newest.head.clone();
-            head.add(version(&newest.head, newest.number + 1, &written, name(holder), None));
-            if self.append(key, &newest, head, inline(&written.content)).await? {
+            head.add(version(
+                &newest.head,
+                newest.number + 1,
+                &written,
+                name(holder),
+                None,
+            ));
+            if self
+                .append(key, &newest, head, inline(&written.content))
+                .await?
+            {
                 self.prune_sometimes(key, newest.number);
                 return Ok(());
             }
@@ -93,7 +115,11 @@ impl States {
     ///
     /// # Errors
     /// `NotFound` for an unknown number; `Unavailable`, `Corrupt`, `KeyMissing`.
-    pub async fn get(&self, key: &StateKey, number: Option<u64>) -> Result<Option<(Version, ByteStream)>, Problem> {
+    pub async fn get(
+        &self,
+        key: &StateKey,
+        number: Option<u64>,
+    ) -> Result<Option<(Version, ByteStream)>, Problem> {
         self.get_from(key, number, None).await
     }
 
@@ -113,10 +139,17 @@ impl States {
             };
             let version = match number {
                 None => head.versions.last(),
-                Some(number) => head.versions.iter().find(|version| version.number == number),
+                Some(number) => head
+                    .versions
+                    .iter()
+                    .find(|version| version.number == number),
             };
             let Some(version) = version else {
-                return number.map_or(Ok(None), |n| Err(not_found(format!("there is no version {n}; the last {KEPT} are kept"))));
+                return number.map_or(Ok(None), |n| {
+                    Err(not_found(format!(
+                        "there is no version {n}; the last {KEPT} are kept"
+                    )))
+                });
             };
             match content(&self.sealed, key, version).await {
                 Ok(content) => return Ok(Some((version.clone(), content))),
@@ -131,13 +164,28 @@ impl States {
     ///
     /// # Errors
     /// `Locked` when the lock is held; `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
-    pub async fn restore(&self, key: &StateKey, number: u64, user: &str, reason: &str) -> Result<Version, Problem> {
+    pub async fn restore(
+        &self,
+        key: &StateKey,
+        number: u64,
+        user: &str,
+        reason: &str,
+    ) -> Result<Version, Problem> {
         let newest = self.newest(key).await?;
         if newest.head.lock.is_some() {
             return Err(newest.head.locked());
         }
-        let (old, content) = self.get(key, Some(number)).await?.ok_or_else(|| not_found("there is no such version"))?;
-        let above = newest.head.versions.iter().filter_map(|version| version.serial).max().map_or(1, |serial| serial + 1);
+        let (old, content) = self
+            .get(key, Some(number))
+            .await?
+            .ok_or_else(|| not_found("there is no such version"))?;
+        let above = newest
+            .head
+            .versions
+            .iter()
+            .filter_map(|version| version.serial)
+            .max()
+            .map_or(1, |serial| serial + 1);
         let body = with_serial(content, above).await?;
         let written = self.receive(key, body, None).await?;
         for attempt in 0..TRIES {
@@ -145,14 +193,30 @@ impl States {
             // If another version was written meanwhile, `above` does not count its serial, and the restored version would hide it.
             if now.head.lock.is_some() || now.head.newest() != newest.head.newest() {
                 self.give_up(written).await;
-                return Err(if now.head.lock.is_some() { now.head.locked() } else { busy() });
+                return Err(if now.head.lock.is_some() {
+                    now.head.locked()
+                } else {
+                    busy()
+                });
             }
             let mut head = now.head.clone();
-            let version = version(&now.head, now.number + 1, &written, user.to_owned(), Some(reason.to_owned()));
+            let version = version(
+                &now.head,
+                now.number + 1,
+                &written,
+                user.to_owned(),
+                Some(reason.to_owned()),
+            );
             head.add(version.clone());
-            let what = format!("version {} restored as version {}", old.number, version.number);
+            let what = format!(
+                "version {} restored as version {}",
+                old.number, version.number
+            );
             head.note(what, user.to_owned(), reason.to_owned());
-            if self.append(key, &now, head, inline(&written.content)).await? {
+            if self
+                .append(key, &now, head, inline(&written.content))
+                .await?
+            {
                 return Ok(version);
             }
             Self::back_off(attempt).await;
@@ -176,7 +240,9 @@ impl States {
         let (states, key) = (self.clone(), key.clone());
         tokio::spawn(async move {
             // The sweep repeats it.
-            let _ = states.prune(&key, std::time::Duration::from_secs(86_400)).await;
+            let _ = states
+                .prune(&key, std::time::Duration::from_secs(86_400))
+                .await;
         });
     }
 }
@@ -193,15 +259,27 @@ async fn with_serial(mut content: ByteStream, serial: u64) -> Result<ByteStream,
     if let Some((_, digits)) = serial::scan(&head).serial {
         head.splice(digits, serial.to_string().into_bytes());
     }
-    Ok(futures::stream::once(async { Ok(Bytes::from(head)) }).chain(content).boxed())
+    Ok(futures::stream::once(async { Ok(Bytes::from(head)) })
+        .chain(content)
+        .boxed())
 }
 
 fn inline(content: &Content) -> &Bytes {
     static NOTHING: Bytes = Bytes::new();
-    if content.blob.is_none() { &content.head } else { &NOTHING }
+    if content.blob.is_none() {
+        &content.head
+    } else {
+        &NOTHING
+    }
 }
 
-fn version(head: &Head, record: u64, written: &Written, by: String, reason: Option<String>) -> Version {
+fn version(
+    head: &Head,
+    record: u64,
+    written: &Written,
+    by: String,
+    reason: Option<String>,
+) -> Version {
     Version {
         number: head.newest().map_or(1, |version| version.number + 1),
         at: Timestamp::now(),
@@ -218,15 +296,29 @@ fn version(head: &Head, record: u64, written: &Written, by: String, reason: Opti
     }
 }
 
-async fn content(sealed: &Sealed, key: &StateKey, version: &Version) -> Result<ByteStream, Problem> {
+async fn content(
+    sealed: &Sealed,
+    key: &StateKey,
+    version: &Version,
+) -> Result<ByteStream, Problem> {
     match &version.place {
-        Place::Blob(blob) => sealed.open(&names::below(&key.blobs(), blob), version.size).await,
+        Place::Blob(blob) => {
+            sealed
+                .open(&names::below(&key.blobs(), blob), version.size)
+                .await
+        }
         Place::Record(number) => {
             let name = key.entry(*number);
-            let gone = || corrupt(format!("{name} is named by a later record and is not there"));
+            let gone = || {
+                corrupt(format!(
+                    "{name} is named by a later record and is not there"
+                ))
+            };
             let (_, content) = sealed.read::<Head>(&name).await?.ok_or_else(gone)?;
             if content.len() as u64 != version.size {
-                return Err(corrupt(format!("{name} does not have the size in a later record")));
+                return Err(corrupt(format!(
+                    "{name} does not have the size in a later record"
+                )));
             }
             Ok(futures::stream::once(async { Ok(content) }).boxed())
         }

@@ -10,7 +10,9 @@ use crate::{
 };
 
 async fn read(lab: &Lab, query: &str) -> Vec<u8> {
-    let answer = lab.of_person("GET", &format!("terraformruns/net/log?{query}"), b"").await;
+    let answer = lab
+        .of_person("GET", &format!("terraformruns/net/log?{query}"), b"")
+        .await;
     assert_eq!(answer.code, 200, "{answer:?}");
     answer.body.unwrap().to_vec()
 }
@@ -32,12 +34,21 @@ async fn appends_are_accepted_repeated_and_rejected_by_offset() {
         ("offset=11&end=true", b"!", "200", Some(12)),
         ("offset=12", b"more", "409 AlreadyExists", None),
         ("offset=4294967296", b"x", "413 TooLarge", None),
-        ("offset=0", &noise(usize::try_from(MAX_APPEND).unwrap() + 1, 1), "413 TooLarge", None),
+        (
+            "offset=0",
+            &noise(usize::try_from(MAX_APPEND).unwrap() + 1, 1),
+            "413 TooLarge",
+            None,
+        ),
     ];
     for (n, (query, piece, expected, length)) in rows.into_iter().enumerate() {
         let answer = lab.put(&format!("log/plan?{query}"), piece).await;
         let found = answer.json()["length"].as_u64();
-        assert_eq!((answer.brief().as_str(), found), (expected, length), "row {n}");
+        assert_eq!(
+            (answer.brief().as_str(), found),
+            (expected, length),
+            "row {n}"
+        );
     }
     assert_eq!(read(&lab, "phase=plan").await, b"hello world!");
 }
@@ -45,10 +56,25 @@ async fn appends_are_accepted_repeated_and_rejected_by_offset() {
 #[tokio::test]
 async fn log_is_whole_when_every_started_phase_has_an_end() {
     let lab = Lab::new();
-    let path = format!("/v1/namespaces/team/uids/{}/attempts/1/log", view(1, true).uid);
-    let whole = async |token| lab.send("GET", &path, &[("authorization", token)], axum::body::Body::empty()).await;
+    let path = format!(
+        "/v1/namespaces/team/uids/{}/attempts/1/log",
+        view(1, true).uid
+    );
+    let whole = async |token| {
+        lab.send(
+            "GET",
+            &path,
+            &[("authorization", token)],
+            axum::body::Body::empty(),
+        )
+        .await
+    };
     assert_eq!(whole("Bearer pod-1").await.reason(), FORBIDDEN);
-    let said = async || whole("Bearer controller").await.json()["whole"].as_bool().unwrap();
+    let said = async || {
+        whole("Bearer controller").await.json()["whole"]
+            .as_bool()
+            .unwrap()
+    };
     assert!(!said().await, "nothing was ever written");
     for (piece, is) in [
         ("setup?offset=0&end=true", true),
@@ -68,7 +94,11 @@ async fn log_survives_restarts_with_chunks_of_any_size() {
     let whole = noise(3 << 20, 8);
     let mut sent = 0;
     while sent < whole.len() {
-        let piece = if rng.random_bool(0.2) { rng.random_range(1..=1 << 20) } else { rng.random_range(1..60_000) };
+        let piece = if rng.random_bool(0.2) {
+            rng.random_range(1..=1 << 20)
+        } else {
+            rng.random_range(1..60_000)
+        };
         let piece = &whole[sent..(sent + piece).min(whole.len())];
         let answer = lab.put(&format!("log/apply?offset={sent}"), piece).await;
         assert_eq!(answer.json()["length"], sent + piece.len());
@@ -81,11 +111,18 @@ async fn log_survives_restarts_with_chunks_of_any_size() {
     // The shorter predecessors of the segments are deleted.
     let started = std::time::Instant::now();
     loop {
-        let segments = lab.files().into_iter().filter(|path| path.to_string_lossy().contains("/log/")).count();
+        let segments = lab
+            .files()
+            .into_iter()
+            .filter(|path| path.to_string_lossy().contains("/log/"))
+            .count();
         if segments < 40 {
             break;
         }
-        assert!(started.elapsed() < std::time::Duration::from_secs(60), "{segments}");
+        assert!(
+            started.elapsed() < std::time::Duration::from_secs(60),
+            "{segments}"
+        );
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
@@ -94,17 +131,37 @@ async fn log_survives_restarts_with_chunks_of_any_size() {
 async fn replica_with_an_outdated_view_removes_nothing() {
     let lab = Lab::new();
     // Two replicas on one folder, each with its own cache.
-    let [one, two] = [(); 2].map(|()| super::service(lab.folder.path(), lab.keys.path(), &lab.cluster).0.logs.clone());
-    let key = LogKey { run: RunKey::new("team", "u1").unwrap(), attempt: 1, phase: "plan" };
+    let [one, two] = [(); 2].map(|()| {
+        super::service(lab.folder.path(), lab.keys.path(), &lab.cluster)
+            .0
+            .logs
+            .clone()
+    });
+    let key = LogKey {
+        run: RunKey::new("team", "u1").unwrap(),
+        attempt: 1,
+        phase: "plan",
+    };
     let whole = noise(600_000, 3);
     one.append(&key, 0, &whole[..100], false).await.unwrap();
-    two.append(&key, 100, &whole[100..200_000], false).await.unwrap();
+    two.append(&key, 100, &whole[100..200_000], false)
+        .await
+        .unwrap();
     // A delayed request reaches the first replica.
-    one.append(&key, 100, &whole[100..150], false).await.unwrap();
-    two.append(&key, 200_000, &whole[200_000..500_000], false).await.unwrap();
-    one.append(&key, 500_000, &whole[500_000..], true).await.unwrap();
+    one.append(&key, 100, &whole[100..150], false)
+        .await
+        .unwrap();
+    two.append(&key, 200_000, &whole[200_000..500_000], false)
+        .await
+        .unwrap();
+    one.append(&key, 500_000, &whole[500_000..], true)
+        .await
+        .unwrap();
     let index = two.index(&key).await.unwrap();
-    assert_eq!((index.length, index.gap, index.ended), (600_000, false, true));
+    assert_eq!(
+        (index.length, index.gap, index.ended),
+        (600_000, false, true)
+    );
     let read = collect(two.read(&key, &index, 0)).await.unwrap();
     assert!(read == whole);
     let middle = collect(two.read(&key, &index, 123_456)).await.unwrap();
@@ -114,15 +171,35 @@ async fn replica_with_an_outdated_view_removes_nothing() {
 #[tokio::test]
 async fn tail_starts_at_the_requested_line() {
     let lab = Lab::new();
-    let text = (0..20_000).fold(String::new(), |all, n| all + &format!("line {n} of a log that has some segments\n"));
+    let text = (0..20_000).fold(String::new(), |all, n| {
+        all + &format!("line {n} of a log that has some segments\n")
+    });
     for (n, piece) in text.as_bytes().chunks(100_000).enumerate() {
-        assert_eq!(lab.put(&format!("log/plan?offset={}", n * 100_000), piece).await.code, 200);
+        assert_eq!(
+            lab.put(&format!("log/plan?offset={}", n * 100_000), piece)
+                .await
+                .code,
+            200
+        );
     }
     for lines in [0, 1, 3, 9_999, 20_000, 30_000] {
-        let expected: String =
-            text.lines().skip(20_000_usize.saturating_sub(lines)).fold(String::new(), |all, line| all + line + "\n");
-        assert!(read(&lab, &format!("phase=plan&tail={lines}")).await == expected.as_bytes(), "{lines}");
+        let expected: String = text
+            .lines()
+            .skip(20_000_usize.saturating_sub(lines))
+            .fold(String::new(), |all, line| all + line + "\n");
+        assert!(
+            read(&lab, &format!("phase=plan&tail={lines}")).await == expected.as_bytes(),
+            "{lines}"
+        );
     }
-    assert_eq!(lab.put(&format!("log/plan?offset={}", text.len()), b"no newline yet").await.code, 200);
+    assert_eq!(
+        lab.put(
+            &format!("log/plan?offset={}", text.len()),
+            b"no newline yet"
+        )
+        .await
+        .code,
+        200
+    );
     assert_eq!(read(&lab, "phase=plan&tail=1").await, b"no newline yet");
 }

@@ -26,12 +26,23 @@ async fn filled() -> Lab {
 }
 
 fn has(lab: &Lab, part: &str) -> bool {
-    lab.files().iter().any(|path| path.to_string_lossy().contains(part))
+    lab.files()
+        .iter()
+        .any(|path| path.to_string_lossy().contains(part))
 }
 
 fn age(lab: &Lab, part: &str, by: Duration) {
-    for path in lab.files().iter().filter(|path| path.to_string_lossy().contains(part)) {
-        std::fs::File::options().write(true).open(path).unwrap().set_modified(SystemTime::now() - by).unwrap();
+    for path in lab
+        .files()
+        .iter()
+        .filter(|path| path.to_string_lossy().contains(part))
+    {
+        std::fs::File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_modified(SystemTime::now() - by)
+            .unwrap();
     }
 }
 
@@ -39,8 +50,19 @@ fn age(lab: &Lab, part: &str, by: Duration) {
 async fn bundle_is_deleted_first_then_all_but_the_claim() {
     let lab = filled().await;
     assert_eq!(lab.of_controller("DELETE", "?only=bundle").await.code, 200);
-    assert!(!has(&lab, "bundle") && has(&lab, "planjson"), "{:?}", lab.files());
-    lab.asks("pod-1", &[("GET objects/bundle", b"", "404 NotFound"), ("GET objects/planjson", b"", "200")]).await;
+    assert!(
+        !has(&lab, "bundle") && has(&lab, "planjson"),
+        "{:?}",
+        lab.files()
+    );
+    lab.asks(
+        "pod-1",
+        &[
+            ("GET objects/bundle", b"", "404 NotFound"),
+            ("GET objects/planjson", b"", "200"),
+        ],
+    )
+    .await;
     assert_eq!(lab.of_controller("DELETE", "").await.code, 200);
     assert_eq!(lab.of_controller("DELETE", "").await.code, 200, "again");
     assert!(!has(&lab, "/runs/"), "{:?}", lab.files());
@@ -65,7 +87,14 @@ async fn nothing_is_swept_while_the_api_server_fails() {
     let before = lab.files();
     lab.cluster.down.store(true, Ordering::Relaxed);
     for days in [0, 2, 200] {
-        assert!(sweep(&lab.service, Timestamp::now() + SignedDuration::from_hours(24 * days)).await.is_err());
+        assert!(
+            sweep(
+                &lab.service,
+                Timestamp::now() + SignedDuration::from_hours(24 * days)
+            )
+            .await
+            .is_err()
+        );
     }
     assert_eq!(lab.files(), before);
 }
@@ -78,8 +107,16 @@ async fn deleted_run_is_swept_after_a_day_its_claim_after_90() {
     // The objects, the mark and the claim after each sweep.
     let all = [true, true, true];
     let claim = [false, true, true];
-    for (hours, left) in [(0, all), (23, all), (25, claim), (89 * 24, claim), (90 * 24, [false; 3])] {
-        sweep(&lab.service, start + SignedDuration::from_hours(hours)).await.unwrap();
+    for (hours, left) in [
+        (0, all),
+        (23, all),
+        (25, claim),
+        (89 * 24, claim),
+        (90 * 24, [false; 3]),
+    ] {
+        sweep(&lab.service, start + SignedDuration::from_hours(hours))
+            .await
+            .unwrap();
         let found = ["/a1/bundle", "/gone/", "/claims/"].map(|part| has(&lab, part));
         assert_eq!(found, left, "after {hours} h: {:?}", lab.files());
     }
@@ -93,19 +130,37 @@ async fn run_found_again_keeps_everything() {
     lab.cluster.remove(&view(1, true));
     sweep(&lab.service, Timestamp::now()).await.unwrap();
     lab.cluster.set(view(1, true));
-    sweep(&lab.service, Timestamp::now() + SignedDuration::from_hours(48)).await.unwrap();
+    sweep(
+        &lab.service,
+        Timestamp::now() + SignedDuration::from_hours(48),
+    )
+    .await
+    .unwrap();
     assert_eq!(lab.files(), before, "and the mark is gone");
     lab.cluster.remove(&view(1, true));
-    sweep(&lab.service, Timestamp::now() + SignedDuration::from_hours(72)).await.unwrap();
+    sweep(
+        &lab.service,
+        Timestamp::now() + SignedDuration::from_hours(72),
+    )
+    .await
+    .unwrap();
     assert!(has(&lab, "/a1/bundle"), "a day is counted anew");
 }
 
 #[tokio::test]
 async fn recreated_run_does_not_protect_its_predecessor() {
     let lab = filled().await;
-    lab.cluster.set(RunView { uid: "44444444-4444".into(), ..view(1, true) });
+    lab.cluster.set(RunView {
+        uid: "44444444-4444".into(),
+        ..view(1, true)
+    });
     sweep(&lab.service, Timestamp::now()).await.unwrap();
-    sweep(&lab.service, Timestamp::now() + SignedDuration::from_hours(25)).await.unwrap();
+    sweep(
+        &lab.service,
+        Timestamp::now() + SignedDuration::from_hours(25),
+    )
+    .await
+    .unwrap();
     assert!(!has(&lab, "/runs/") && has(&lab, "/claims/"));
 }
 
@@ -120,7 +175,10 @@ async fn unreferenced_blobs_are_deleted_after_a_day() {
         std::fs::write(path, b"x").unwrap();
     }
     sweep(&lab.service, Timestamp::now()).await.unwrap();
-    assert!(orphan.exists() && other.exists() && staged.exists(), "they may belong to a write that is under way");
+    assert!(
+        orphan.exists() && other.exists() && staged.exists(),
+        "they may belong to a write that is under way"
+    );
     age(&lab, "/blobs/", Duration::from_secs(90_000));
     sweep(&lab.service, Timestamp::now()).await.unwrap();
     assert!(!orphan.exists() && !other.exists() && !staged.exists() && named.exists());
@@ -130,24 +188,44 @@ async fn unreferenced_blobs_are_deleted_after_a_day() {
 #[tokio::test]
 async fn sweep_of_a_state_keeps_what_the_newest_record_references() {
     let lab = Lab::claimed();
-    lab.asks("pod-1", &[("PUT lock", br#"{"ID": "a"}"#, "200")]).await;
+    lab.asks("pod-1", &[("PUT lock", br#"{"ID": "a"}"#, "200")])
+        .await;
     for serial in 0..70 {
-        let filler = if serial % 3 == 0 { "x".repeat(200_000) } else { String::new() };
+        let filler = if serial % 3 == 0 {
+            "x".repeat(200_000)
+        } else {
+            String::new()
+        };
         let state = format!(r#"{{"serial": {serial}, "x": "{filler}"}}"#);
-        lab.asks("pod-1", &[("PUT state?lock=a", state.as_bytes(), "200")]).await;
+        lab.asks("pod-1", &[("PUT state?lock=a", state.as_bytes(), "200")])
+            .await;
     }
-    lab.asks("pod-1", &[("DELETE lock?lock=a", b"", "200")]).await;
+    lab.asks("pod-1", &[("DELETE lock?lock=a", b"", "200")])
+        .await;
     let all = lab.files().len();
     sweep(&lab.service, Timestamp::now()).await.unwrap();
     assert_eq!(lab.files().len(), all, "nothing is old");
     age(&lab, "/states/", Duration::from_secs(90_000));
     sweep(&lab.service, Timestamp::now()).await.unwrap();
-    let versions = lab.of_person("GET", "states/net", b"").await.json()["versions"].as_array().unwrap().clone();
+    let versions = lab.of_person("GET", "states/net", b"").await.json()["versions"]
+        .as_array()
+        .unwrap()
+        .clone();
     assert_eq!(versions.len(), 64);
     for version in versions {
-        let read = lab.of_person("GET", &format!("states/net/download?version={}", version["number"]), b"").await;
+        let read = lab
+            .of_person(
+                "GET",
+                &format!("states/net/download?version={}", version["number"]),
+                b"",
+            )
+            .await;
         assert_eq!(read.body.unwrap().len() as u64, version["size"]);
     }
     // Expected to remain: the records with content, the newest, and the blobs of every third of 64 versions.
-    assert!(lab.files().len() < all && lab.files().len() <= 64 + 22 + 1, "{} of {all}", lab.files().len());
+    assert!(
+        lab.files().len() < all && lab.files().len() <= 64 + 22 + 1,
+        "{} of {all}",
+        lab.files().len()
+    );
 }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crds::datastore::{FORMER_NAMESPACE, HEADER_DIGEST, HEADER_NONCE, LOCKED, Problem, StateId, attempt_path};
+use crds::datastore::{
+    FORMER_NAMESPACE, HEADER_DIGEST, HEADER_NONCE, LOCKED, Problem, StateId, attempt_path,
+};
 use serving::auth::Identity;
 
 use super::{Lab, NONCE, claim, digest, noise, pod, view};
@@ -15,8 +17,14 @@ fn lock(id: &str) -> Vec<u8> {
 }
 
 fn state(serial: u64, more: usize) -> Vec<u8> {
-    let filler: String = noise(more, serial).iter().map(|byte| char::from(b'a' + byte % 26)).collect();
-    format!(r#"{{"version": 4, "serial": {serial}, "lineage": "3f8a", "outputs": {{"x": "{filler}"}}}}"#).into_bytes()
+    let filler: String = noise(more, serial)
+        .iter()
+        .map(|byte| char::from(b'a' + byte % 26))
+        .collect();
+    format!(
+        r#"{{"version": 4, "serial": {serial}, "lineage": "3f8a", "outputs": {{"x": "{filler}"}}}}"#
+    )
+    .into_bytes()
 }
 
 fn key() -> StateKey {
@@ -33,9 +41,26 @@ impl Lab {
 
     /// Another run of the stack requests the lock `b`.
     async fn next_locks(&self) -> Result<(), Problem> {
-        let run = RunView { name: "next".into(), uid: "33333333-3333".into(), ..view(1, true) };
-        let holder = Holder { run: &run, attempt: 1, pod_uid: "x" };
-        self.service.states.lock(&key(), &holder, NAMESPACE_UID, &lock("b"), &self.service.lookup).await
+        let run = RunView {
+            name: "next".into(),
+            uid: "33333333-3333".into(),
+            ..view(1, true)
+        };
+        let holder = Holder {
+            run: &run,
+            attempt: 1,
+            pod_uid: "x",
+        };
+        self.service
+            .states
+            .lock(
+                &key(),
+                &holder,
+                NAMESPACE_UID,
+                &lock("b"),
+                &self.service.lookup,
+            )
+            .await
     }
 
     async fn shown(&self) -> Value {
@@ -44,7 +69,9 @@ impl Lab {
 
     /// A person changes the state `net`; the code and the answer.
     async fn change(&self, change: &str, body: &str) -> (u16, Value) {
-        let answer = self.of_person("POST", &format!("states/net/{change}"), body.as_bytes()).await;
+        let answer = self
+            .of_person("POST", &format!("states/net/{change}"), body.as_bytes())
+            .await;
         (answer.code, answer.json())
     }
 }
@@ -53,16 +80,28 @@ impl Lab {
 async fn state_write_needs_the_lock() {
     let lab = Lab::claimed();
     let refused = lab.put("state?lock=a", &state(1, 0)).await;
-    assert_eq!((refused.brief().as_str(), refused.problem().holder), ("423 Locked", None));
+    assert_eq!(
+        (refused.brief().as_str(), refused.problem().holder),
+        ("423 Locked", None)
+    );
     // The second request follows a lost answer.
-    let locks = [("GET state", &b""[..], "204"), ("PUT lock", &lock("a"), "200"), ("PUT lock", &lock("a"), "200")];
+    let locks = [
+        ("GET state", &b""[..], "204"),
+        ("PUT lock", &lock("a"), "200"),
+        ("PUT lock", &lock("a"), "200"),
+    ];
     lab.asks("pod-1", &locks).await;
     let other = lab.put("lock", &lock("b")).await;
-    assert_eq!((other.code, &other.problem().holder.unwrap()["ID"]), (423, &json!("a")));
-    lab.asks("pod-1", &[("PUT state?lock=b", &state(1, 0), "423 Locked")]).await;
+    assert_eq!(
+        (other.code, &other.problem().holder.unwrap()["ID"]),
+        (423, &json!("a"))
+    );
+    lab.asks("pod-1", &[("PUT state?lock=b", &state(1, 0), "423 Locked")])
+        .await;
     for (serial, size) in [(1, 0), (2, 400_000), (3, 10)] {
         let body = state(serial, size);
-        lab.asks("pod-1", &[("PUT state?lock=a", &body, "200")]).await;
+        lab.asks("pod-1", &[("PUT state?lock=a", &body, "200")])
+            .await;
         let read = lab.get("state").await;
         assert!(read.body.as_deref() == Some(body.as_slice()));
         assert_eq!(read.headers[HEADER_DIGEST], digest(&body).as_str());
@@ -77,17 +116,30 @@ async fn state_write_needs_the_lock() {
     ];
     lab.asks("pod-1", &requests).await;
     let versions = lab.shown().await["versions"].as_array().unwrap().clone();
-    assert_eq!(versions.iter().map(|v| v["serial"].clone()).collect::<Vec<_>>(), [3, 2, 1]);
+    assert_eq!(
+        versions
+            .iter()
+            .map(|v| v["serial"].clone())
+            .collect::<Vec<_>>(),
+        [3, 2, 1]
+    );
 }
 
 #[tokio::test]
 async fn a_state_of_a_hundred_mebibytes() {
     let (lab, body) = (Lab::locked().await, state(1, 100 << 20));
-    lab.asks("pod-1", &[("PUT state?lock=a", &body, "200")]).await;
+    lab.asks("pod-1", &[("PUT state?lock=a", &body, "200")])
+        .await;
     assert!(lab.get("state").await.body.as_deref() == Some(body.as_slice()));
-    lab.asks("pod-1", &[("PUT state?lock=a", &state(2, 10), "200")]).await;
-    let old = lab.of_person("GET", "states/net/download?version=1", b"").await;
-    assert!(old.body.as_deref() == Some(body.as_slice()), "an older version");
+    lab.asks("pod-1", &[("PUT state?lock=a", &state(2, 10), "200")])
+        .await;
+    let old = lab
+        .of_person("GET", "states/net/download?version=1", b"")
+        .await;
+    assert!(
+        old.body.as_deref() == Some(body.as_slice()),
+        "an older version"
+    );
 }
 
 #[tokio::test]
@@ -97,17 +149,32 @@ async fn late_state_write_of_a_replaced_attempt_is_rejected() {
     lab.cluster.set(view(2, true));
     // The holder can write no more.
     lab.asks("pod-2", &[("PUT lock", &lock("b"), "200")]).await;
-    lab.cluster.set(RunView { claim: Some(claim(2)), ..view(2, true) });
-    lab.asks("pod-2", &[("PUT state?lock=b", &state(2, 0), "200")]).await;
+    lab.cluster.set(RunView {
+        claim: Some(claim(2)),
+        ..view(2, true)
+    });
+    lab.asks("pod-2", &[("PUT state?lock=b", &state(2, 0), "200")])
+        .await;
     for rest in ["PUT state?lock=a", "PUT state?lock=b", "DELETE lock?lock=b"] {
-        lab.asks("pod-1", &[(rest, &state(9, 0), "403 AttemptReplaced")]).await;
+        lab.asks("pod-1", &[(rest, &state(9, 0), "403 AttemptReplaced")])
+            .await;
         let (method, path) = rest.split_once(' ').unwrap();
         let answer = lab.of_pod("pod-1", method, 2, path, &state(9, 0)).await;
-        assert_eq!(answer.brief(), "403 AttemptReplaced", "{rest} with the number of the newest");
+        assert_eq!(
+            answer.brief(),
+            "403 AttemptReplaced",
+            "{rest} with the number of the newest"
+        );
     }
-    assert_eq!(lab.of_pod("pod-2", "GET", 2, "state", b"").await.json()["serial"], 2);
+    assert_eq!(
+        lab.of_pod("pod-2", "GET", 2, "state", b"").await.json()["serial"],
+        2
+    );
     let notes = lab.shown().await["notes"].clone();
-    assert!(notes[0]["what"].as_str().unwrap().contains("taken over"), "{notes}");
+    assert!(
+        notes[0]["what"].as_str().unwrap().contains("taken over"),
+        "{notes}"
+    );
 }
 
 /// The datastore admits a write while its run holds the lock. The body arrives after the lock has changed hands.
@@ -115,9 +182,10 @@ async fn late_state_write_of_a_replaced_attempt_is_rejected() {
 async fn body_in_flight_is_rejected_after_its_lock_is_removed() {
     let lab = Lab::locked().await;
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
-    let body = axum::body::Body::from_stream(futures::stream::unfold(receiver, |mut receiver| async move {
-        receiver.recv().await.map(|piece| (piece, receiver))
-    }));
+    let body = axum::body::Body::from_stream(futures::stream::unfold(
+        receiver,
+        |mut receiver| async move { receiver.recv().await.map(|piece| (piece, receiver)) },
+    ));
     let path = format!("{}/state?lock=a", attempt_path("team", "net", 1));
     let headers = [("authorization", "Bearer pod-1"), (HEADER_NONCE, NONCE)];
     let late = async {
@@ -126,20 +194,32 @@ async fn body_in_flight_is_rejected_after_its_lock_is_removed() {
         for piece in body.chunks(body.len().div_ceil(2)) {
             sender.send(Ok(piece.to_vec().into())).await.unwrap();
         }
-        assert_eq!(lab.change("unlock", r#"{"reason": "its node burned down"}"#).await.0, 200);
+        assert_eq!(
+            lab.change("unlock", r#"{"reason": "its node burned down"}"#)
+                .await
+                .0,
+            200
+        );
         lab.next_locks().await.unwrap();
         drop(sender);
     };
     let (answer, ()) = tokio::join!(lab.send("PUT", &path, &headers, body), late);
     let problem = answer.problem();
-    assert_eq!((problem.reason.as_str(), &problem.holder.unwrap()["ID"]), (LOCKED, &json!("b")));
+    assert_eq!(
+        (problem.reason.as_str(), &problem.holder.unwrap()["ID"]),
+        (LOCKED, &json!("b"))
+    );
     assert_eq!(lab.get("state").await.code, 204);
 }
 
 #[tokio::test]
 async fn claimed_lock_is_not_taken_over_and_its_holder_still_writes() {
     let lab = Lab::locked().await;
-    lab.cluster.set(RunView { claim: Some(claim(1)), terminal: true, ..view(1, false) });
+    lab.cluster.set(RunView {
+        claim: Some(claim(1)),
+        terminal: true,
+        ..view(1, false)
+    });
     assert_eq!(lab.next_locks().await.unwrap_err().reason, LOCKED);
     let requests = [
         ("PUT state?lock=a", &state(5, 0)[..], "200"),
@@ -148,21 +228,41 @@ async fn claimed_lock_is_not_taken_over_and_its_holder_still_writes() {
     ];
     lab.asks("pod-1", &requests).await;
     lab.next_locks().await.unwrap();
-    lab.asks("pod-1", &[("PUT state?lock=a", &state(6, 0), "423 Locked")]).await;
+    lab.asks("pod-1", &[("PUT state?lock=a", &state(6, 0), "423 Locked")])
+        .await;
 }
 
 #[tokio::test]
 async fn controller_releases_a_left_lock_and_fences_its_writer() {
     let lab = Lab::new();
     // The first request of a run's pod records the run's name.
-    lab.asks("pod-1", &[("PUT lock", &lock("a"), "200"), ("PUT log/setup?offset=0", b"x", "200")]).await;
+    lab.asks(
+        "pod-1",
+        &[
+            ("PUT lock", &lock("a"), "200"),
+            ("PUT log/setup?offset=0", b"x", "200"),
+        ],
+    )
+    .await;
     let release = async || lab.of_controller("DELETE", "/lock").await.brief();
-    assert_eq!(release().await, "403 Forbidden", "its attempt could take the lock again");
-    let mut closed = RunView { claim: Some(claim(1)), terminal: true, ..view(1, false) };
+    assert_eq!(
+        release().await,
+        "403 Forbidden",
+        "its attempt could take the lock again"
+    );
+    let mut closed = RunView {
+        claim: Some(claim(1)),
+        terminal: true,
+        ..view(1, false)
+    };
     lab.cluster.set(closed.clone());
-    lab.asks("pod-1", &[("PUT state?lock=a", &state(1, 0), "200")]).await;
+    lab.asks("pod-1", &[("PUT state?lock=a", &state(1, 0), "200")])
+        .await;
     assert_eq!(release().await, "200");
-    let late = [("PUT state?lock=a", &state(2, 0)[..], "423 Locked"), ("PUT lock", &lock("a"), "403 AttemptReplaced")];
+    let late = [
+        ("PUT state?lock=a", &state(2, 0)[..], "423 Locked"),
+        ("PUT lock", &lock("a"), "403 AttemptReplaced"),
+    ];
     lab.asks("pod-1", &late).await;
     lab.next_locks().await.unwrap();
     assert_eq!(release().await, "200", "again");
@@ -178,11 +278,22 @@ async fn controller_releases_a_left_lock_and_fences_its_writer() {
 #[tokio::test]
 async fn other_stack_or_workspace_has_another_state() {
     let lab = Lab::locked().await;
-    lab.asks("pod-1", &[("PUT state?lock=a", &state(1, 0), "200")]).await;
+    lab.asks("pod-1", &[("PUT state?lock=a", &state(1, 0), "200")])
+        .await;
     for (stack, workspace) in [("other", "default"), ("net", "b")] {
-        let state_id = StateId { stack: stack.into(), workspace: workspace.into() };
-        lab.cluster.set(RunView { state: state_id, claim: Some(claim(1)), ..view(1, true) });
-        let requests = [("GET state", &b""[..], "204"), ("PUT state?lock=a", &state(1, 0), "423 Locked")];
+        let state_id = StateId {
+            stack: stack.into(),
+            workspace: workspace.into(),
+        };
+        lab.cluster.set(RunView {
+            state: state_id,
+            claim: Some(claim(1)),
+            ..view(1, true)
+        });
+        let requests = [
+            ("GET state", &b""[..], "204"),
+            ("PUT state?lock=a", &state(1, 0), "423 Locked"),
+        ];
         lab.asks("pod-1", &requests).await;
     }
 }
@@ -190,44 +301,100 @@ async fn other_stack_or_workspace_has_another_state() {
 #[tokio::test]
 async fn state_with_a_wrong_digest_is_rejected() {
     let lab = Lab::locked().await;
-    let (path, said) = (format!("{}/state?lock=a", attempt_path("team", "net", 1)), digest(b"x"));
-    let headers = [("authorization", "Bearer pod-1"), (HEADER_NONCE, NONCE), (HEADER_DIGEST, said.as_str())];
+    let (path, said) = (
+        format!("{}/state?lock=a", attempt_path("team", "net", 1)),
+        digest(b"x"),
+    );
+    let headers = [
+        ("authorization", "Bearer pod-1"),
+        (HEADER_NONCE, NONCE),
+        (HEADER_DIGEST, said.as_str()),
+    ];
     let answer = lab.send("PUT", &path, &headers, state(1, 300_000)).await;
-    assert_eq!((answer.brief().as_str(), lab.get("state").await.code), ("422 WrongDigest", 204));
-    assert!(!lab.files().iter().any(|path| path.to_string_lossy().contains("/blobs/")));
+    assert_eq!(
+        (answer.brief().as_str(), lab.get("state").await.code),
+        ("422 WrongDigest", 204)
+    );
+    assert!(
+        !lab.files()
+            .iter()
+            .any(|path| path.to_string_lossy().contains("/blobs/"))
+    );
 }
 
 #[tokio::test]
 async fn the_last_versions_are_kept_and_old_ones_restored() {
     let lab = Lab::locked().await;
-    let size = |serial: u64| if serial.is_multiple_of(7) { 300_000 } else { 10 };
+    let size = |serial: u64| {
+        if serial.is_multiple_of(7) {
+            300_000
+        } else {
+            10
+        }
+    };
     for serial in 1..=70 {
-        lab.asks("pod-1", &[("PUT state?lock=a", &state(serial, size(serial)), "200")]).await;
+        lab.asks(
+            "pod-1",
+            &[("PUT state?lock=a", &state(serial, size(serial)), "200")],
+        )
+        .await;
     }
-    let restore =
-        async |version: u64| lab.change("restore", &format!(r#"{{"version": {version}, "reason": "the last one broke"}}"#)).await;
+    let restore = async |version: u64| {
+        lab.change(
+            "restore",
+            &format!(r#"{{"version": {version}, "reason": "the last one broke"}}"#),
+        )
+        .await
+    };
     let (code, locked) = restore(68).await;
     assert_eq!((code, &locked["reason"]), (409, &json!("Conflict")));
-    lab.asks("pod-1", &[("DELETE lock?lock=a", b"", "200")]).await;
+    lab.asks("pod-1", &[("DELETE lock?lock=a", b"", "200")])
+        .await;
     for incomplete in [r#"{"version": 68}"#, r#"{"reason": "the last one broke"}"#] {
-        assert_eq!(lab.change("restore", incomplete).await.0, 400, "{incomplete}");
+        assert_eq!(
+            lab.change("restore", incomplete).await.0,
+            400,
+            "{incomplete}"
+        );
     }
     assert_eq!(restore(6).await.0, 404);
     for (from, to) in [(7, 71), (68, 72)] {
         let (code, made) = restore(from).await;
-        assert_eq!((code, &made["number"], &made["serial"]), (201, &json!(to), &json!(to)), "{made}");
+        assert_eq!(
+            (code, &made["number"], &made["serial"]),
+            (201, &json!(to), &json!(to)),
+            "{made}"
+        );
         let newest = lab.get("state").await.json();
         let old: Value = serde_json::from_slice(&state(from, size(from))).unwrap();
-        assert_eq!((&newest["serial"], &newest["outputs"]), (&json!(to), &old["outputs"]));
+        assert_eq!(
+            (&newest["serial"], &newest["outputs"]),
+            (&json!(to), &old["outputs"])
+        );
     }
-    let shown = lab.of_person("GET", "states/net?workspace=default", b"").await.json();
+    let shown = lab
+        .of_person("GET", "states/net?workspace=default", b"")
+        .await
+        .json();
     let versions = shown["versions"].as_array().unwrap();
-    let numbers: Vec<u64> = versions.iter().map(|v| v["number"].as_u64().unwrap()).collect();
+    let numbers: Vec<u64> = versions
+        .iter()
+        .map(|v| v["number"].as_u64().unwrap())
+        .collect();
     assert_eq!((numbers.len(), numbers[0], numbers[63]), (64, 72, 9));
-    assert_eq!((&versions[0]["by"], &versions[0]["reason"]), (&json!("ada"), &json!("the last one broke")));
+    assert_eq!(
+        (&versions[0]["by"], &versions[0]["reason"]),
+        (&json!("ada"), &json!("the last one broke"))
+    );
     for number in numbers {
-        let read = lab.of_person("GET", &format!("states/net/download?version={number}"), b"").await;
-        assert_eq!(read.headers[HEADER_DIGEST], digest(&read.body.unwrap()).as_str(), "{number}");
+        let read = lab
+            .of_person("GET", &format!("states/net/download?version={number}"), b"")
+            .await;
+        assert_eq!(
+            read.headers[HEADER_DIGEST],
+            digest(&read.body.unwrap()).as_str(),
+            "{number}"
+        );
     }
 }
 
@@ -237,76 +404,153 @@ async fn person_unlocks_with_a_reason() {
     assert_eq!(lab.change("unlock", r#"{"reason": "x"}"#).await.0, 404);
     lab.asks("pod-1", &[("PUT lock", &lock("a"), "200")]).await;
     let item = lab.of_person("GET", "states", b"").await.json()["items"][0].clone();
-    assert_eq!((&item["lock"]["id"], &item["stack"]), (&json!("a"), &json!("net")));
-    for bad in ["{}", r#"{"reason": "  "}"#, r#"{"reason": "a\nb"}"#, "x", ""] {
+    assert_eq!(
+        (&item["lock"]["id"], &item["stack"]),
+        (&json!("a"), &json!("net"))
+    );
+    for bad in [
+        "{}",
+        r#"{"reason": "  "}"#,
+        r#"{"reason": "a\nb"}"#,
+        "x",
+        "",
+    ] {
         assert_eq!(lab.change("unlock", bad).await.0, 400, "{bad}");
     }
-    let (code, removed) = lab.change("unlock", r#"{"reason": "its node burned down"}"#).await;
+    let (code, removed) = lab
+        .change("unlock", r#"{"reason": "its node burned down"}"#)
+        .await;
     assert_eq!((code, &removed["removed"]["run"]), (200, &json!("net")));
-    lab.asks("pod-1", &[("PUT state?lock=a", &state(1, 0), "423 Locked")]).await;
+    lab.asks("pod-1", &[("PUT state?lock=a", &state(1, 0), "423 Locked")])
+        .await;
     let note = lab.shown().await["notes"][0].clone();
-    assert_eq!((&note["by"], &note["reason"]), (&json!("ada"), &json!("its node burned down")));
+    assert_eq!(
+        (&note["by"], &note["reason"]),
+        (&json!("ada"), &json!("its node burned down"))
+    );
 }
 
 /// Deletes and recreates the namespace `team`, with a run of the same name; its pod has the token `new`.
 fn recreate_namespace(lab: &Lab) {
-    lab.cluster.namespaces.lock().unwrap().insert("team".into(), "66666666-6666".into());
-    let mut run = RunView { uid: "77777777-7777".into(), ..view(1, true) };
+    lab.cluster
+        .namespaces
+        .lock()
+        .unwrap()
+        .insert("team".into(), "66666666-6666".into());
+    let mut run = RunView {
+        uid: "77777777-7777".into(),
+        ..view(1, true)
+    };
     let own = pod(&run, 1);
     run.attempt = Some((1, own.name.clone(), true));
     if let Some(adopted) = &mut run.adopted {
         adopted.pod_uid.clone_from(&own.uid);
     }
     let user = "system:serviceaccount:team:net-1".into();
-    lab.cluster.token("new", Identity { user, pod: Some(own), ..Identity::default() });
+    lab.cluster.token(
+        "new",
+        Identity {
+            user,
+            pod: Some(own),
+            ..Identity::default()
+        },
+    );
     lab.cluster.set(run);
 }
 
 #[tokio::test]
 async fn recreated_namespace_does_not_get_the_former_state() {
     let lab = Lab::locked().await;
-    let requests = [("PUT state?lock=a", &state(1, 0)[..], "200"), ("DELETE lock?lock=a", b"", "200")];
+    let requests = [
+        ("PUT state?lock=a", &state(1, 0)[..], "200"),
+        ("DELETE lock?lock=a", b"", "200"),
+    ];
     lab.asks("pod-1", &requests).await;
     let listed = lab.of_person("GET", "states", b"").await.json();
     assert_eq!(listed["items"][0]["namespaceUid"], NAMESPACE_UID);
     recreate_namespace(&lab);
     for (method, rest, body) in [("GET", "state", vec![]), ("PUT", "lock", lock("b"))] {
         let refused = lab.of_pod("new", method, 1, rest, &body).await;
-        assert_eq!((refused.code, refused.reason().as_str()), (403, FORMER_NAMESPACE), "{rest}");
-        assert!(refused.problem().message.contains("states/net/handover"), "{refused:?}");
+        assert_eq!(
+            (refused.code, refused.reason().as_str()),
+            (403, FORMER_NAMESPACE),
+            "{rest}"
+        );
+        assert!(
+            refused.problem().message.contains("states/net/handover"),
+            "{refused:?}"
+        );
     }
-    lab.asks("new", &[("PUT state?lock=b", &state(2, 0), "403 Forbidden")]).await;
+    lab.asks(
+        "new",
+        &[("PUT state?lock=b", &state(2, 0), "403 Forbidden")],
+    )
+    .await;
     assert_eq!(lab.shown().await["versionCount"], 1, "nothing was changed");
 
     assert_eq!(lab.change("handover", "{}").await.0, 400, "no reason");
-    let none = lab.of_person("POST", "states/none/handover", br#"{"reason": "x"}"#).await;
+    let none = lab
+        .of_person("POST", "states/none/handover", br#"{"reason": "x"}"#)
+        .await;
     assert_eq!(none.code, 404);
     for (reason, handed_over) in [("the team moved", true), ("again", false)] {
-        let (code, answer) = lab.change("handover", &json!({"reason": reason}).to_string()).await;
-        assert_eq!((code, &answer["items"][0]["handedOver"]), (200, &json!(handed_over)));
+        let (code, answer) = lab
+            .change("handover", &json!({"reason": reason}).to_string())
+            .await;
+        assert_eq!(
+            (code, &answer["items"][0]["handedOver"]),
+            (200, &json!(handed_over))
+        );
     }
-    assert_eq!(lab.of_pod("new", "GET", 1, "state", b"").await.json()["serial"], 1);
+    assert_eq!(
+        lab.of_pod("new", "GET", 1, "state", b"").await.json()["serial"],
+        1
+    );
     lab.asks("new", &[("PUT lock", &lock("b"), "200")]).await;
     let notes = lab.shown().await["notes"].as_array().unwrap().clone();
-    assert_eq!((notes.len(), &notes[0]["by"], &notes[0]["reason"]), (1, &json!("ada"), &json!("the team moved")));
+    assert_eq!(
+        (notes.len(), &notes[0]["by"], &notes[0]["reason"]),
+        (1, &json!("ada"), &json!("the team moved"))
+    );
 }
 
 #[tokio::test]
 async fn all_states_of_a_namespace_are_handed_over_at_once() {
     let lab = Lab::new();
     for (n, stack) in ["net", "dns"].into_iter().enumerate() {
-        let state_id = StateId { stack: stack.into(), workspace: "a".into() };
-        lab.cluster.set(RunView { state: state_id, claim: Some(claim(1)), ..view(1, true) });
-        let requests = [("PUT lock", &lock("a")[..], "200"), ("PUT state?lock=a", &state(n as u64, 0), "200")];
+        let state_id = StateId {
+            stack: stack.into(),
+            workspace: "a".into(),
+        };
+        lab.cluster.set(RunView {
+            state: state_id,
+            claim: Some(claim(1)),
+            ..view(1, true)
+        });
+        let requests = [
+            ("PUT lock", &lock("a")[..], "200"),
+            ("PUT state?lock=a", &state(n as u64, 0), "200"),
+        ];
         lab.asks("pod-1", &requests).await;
     }
     recreate_namespace(&lab);
-    let over = async |body: &str| lab.of_person("POST", "states/-/handover", body.as_bytes()).await;
+    let over = async |body: &str| {
+        lab.of_person("POST", "states/-/handover", body.as_bytes())
+            .await
+    };
     assert_eq!(over(r#"{"workspace": "a", "reason": "x"}"#).await.code, 400);
     let items = over(r#"{"reason": "the team moved"}"#).await.json()["items"].clone();
-    let of = |n: usize| (items[n]["stack"].as_str().unwrap(), items[n]["handedOver"].as_bool().unwrap());
+    let of = |n: usize| {
+        (
+            items[n]["stack"].as_str().unwrap(),
+            items[n]["handedOver"].as_bool().unwrap(),
+        )
+    };
     assert_eq!((of(0), of(1)), (("dns", true), ("net", true)));
     let shown = lab.of_person("GET", "states", b"").await.json();
     let moved = |item: &Value| item["namespaceUid"] == "66666666-6666";
-    assert!(shown["items"].as_array().unwrap().iter().all(moved), "{shown}");
+    assert!(
+        shown["items"].as_array().unwrap().iter().all(moved),
+        "{shown}"
+    );
 }

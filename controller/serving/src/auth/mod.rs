@@ -50,7 +50,11 @@ pub struct Authenticator {
 
 impl Authenticator {
     pub fn new(reviewer: Arc<dyn Reviewer>) -> Self {
-        Self { reviewer, answers: Mutex::default(), asking: Semaphore::new(AT_ONCE) }
+        Self {
+            reviewer,
+            answers: Mutex::default(),
+            asking: Semaphore::new(AT_ONCE),
+        }
     }
 
     /// The sender of these headers.
@@ -58,7 +62,12 @@ impl Authenticator {
     /// # Errors
     /// `Unauthenticated`; `Unavailable` when the API server does not respond.
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Identity>, Problem> {
-        let refused = || problem(UNAUTHENTICATED, "the token is missing, expired or of another audience");
+        let refused = || {
+            problem(
+                UNAUTHENTICATED,
+                "the token is missing, expired or of another audience",
+            )
+        };
         let token = bearer(headers).ok_or_else(refused)?;
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         if let Some(known) = self.known(&hash) {
@@ -70,10 +79,24 @@ impl Authenticator {
             return known.identity.ok_or_else(refused);
         }
         let begun = Instant::now();
-        let answer = self.reviewer.review(token).await.map_err(|error| unavailable("the API server", &error))?;
+        let answer = self
+            .reviewer
+            .review(token)
+            .await
+            .map_err(|error| unavailable("the API server", &error))?;
         let identity = answer.map(Arc::new);
-        let good = if identity.is_some() { GOOD.min(rest_of_life(token, self.reviewer.now())) } else { BAD };
-        self.remember(hash, Answer { until: begun + good, identity: identity.clone() });
+        let good = if identity.is_some() {
+            GOOD.min(rest_of_life(token, self.reviewer.now()))
+        } else {
+            BAD
+        };
+        self.remember(
+            hash,
+            Answer {
+                until: begun + good,
+                identity: identity.clone(),
+            },
+        );
         identity.ok_or_else(refused)
     }
 
@@ -81,24 +104,40 @@ impl Authenticator {
     ///
     /// # Errors
     /// [`hidden`]; `Unavailable` when the API server does not respond.
-    pub async fn authorize(&self, caller: &Identity, access: ResourceAttributes) -> Result<(), Problem> {
+    pub async fn authorize(
+        &self,
+        caller: &Identity,
+        access: ResourceAttributes,
+    ) -> Result<(), Problem> {
         let _permit = self.permit().await?;
-        let allowed = self.reviewer.allows(caller, access).await.map_err(|error| unavailable("the API server", &error))?;
+        let allowed = self
+            .reviewer
+            .allows(caller, access)
+            .await
+            .map_err(|error| unavailable("the API server", &error))?;
         if allowed { Ok(()) } else { Err(hidden()) }
     }
 
     /// The remaining lifetime of the token in these headers, which was just accepted.
     pub fn life(&self, headers: &HeaderMap) -> Duration {
-        bearer(headers).map_or(Duration::ZERO, |token| rest_of_life(token, self.reviewer.now()))
+        bearer(headers).map_or(Duration::ZERO, |token| {
+            rest_of_life(token, self.reviewer.now())
+        })
     }
 
     async fn permit(&self) -> Result<SemaphorePermit<'_>, Problem> {
-        self.asking.acquire().await.map_err(|error| unavailable("the API server", &error))
+        self.asking
+            .acquire()
+            .await
+            .map_err(|error| unavailable("the API server", &error))
     }
 
     fn known(&self, hash: &[u8; 32]) -> Option<Answer> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.get(hash).filter(|answer| Instant::now() < answer.until).cloned()
+        answers
+            .get(hash)
+            .filter(|answer| Instant::now() < answer.until)
+            .cloned()
     }
 
     fn remember(&self, hash: [u8; 32], answer: Answer) {
@@ -123,17 +162,25 @@ pub fn hidden() -> Problem {
 /// The bearer token of a request with exactly one.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return None;
+    };
     let token = value.to_str().ok()?.strip_prefix("Bearer ")?.trim();
     Some(token).filter(|token| !token.is_empty() && token.len() <= LONGEST)
 }
 
 /// The remaining lifetime of a token that the API server has just accepted; [`GOOD`] when the token has no expiry.
 fn rest_of_life(token: &str, now: Timestamp) -> Duration {
-    let claims = token.split('.').nth(1).and_then(|part| BASE64_URL_SAFE_NO_PAD.decode(part).ok());
-    let claims: Option<serde_json::Value> = claims.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let claims = token
+        .split('.')
+        .nth(1)
+        .and_then(|part| BASE64_URL_SAFE_NO_PAD.decode(part).ok());
+    let claims: Option<serde_json::Value> =
+        claims.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     match claims.and_then(|claims| claims.get("exp")?.as_i64()) {
-        Some(expiry) => Duration::from_secs(u64::try_from(expiry.saturating_sub(now.as_second())).unwrap_or_default()),
+        Some(expiry) => Duration::from_secs(
+            u64::try_from(expiry.saturating_sub(now.as_second())).unwrap_or_default(),
+        ),
         None => GOOD,
     }
 }
@@ -147,24 +194,40 @@ mod tests {
 
     impl Reviewer for Anyone {
         fn review<'a>(&'a self, token: &'a str) -> Reply<'a, Option<Identity>> {
-            Box::pin(async { Ok(Some(Identity { user: token.to_owned(), ..Identity::default() })) })
+            Box::pin(async {
+                Ok(Some(Identity {
+                    user: token.to_owned(),
+                    ..Identity::default()
+                }))
+            })
         }
     }
 
     #[tokio::test]
     async fn service_without_access_review_grants_nothing() {
         let callers = Authenticator::new(Arc::new(Anyone));
-        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, header::HeaderValue::from_static("Bearer ada"))]);
+        let headers = HeaderMap::from_iter([(
+            header::AUTHORIZATION,
+            header::HeaderValue::from_static("Bearer ada"),
+        )]);
         let caller = callers.identify(&headers).await.unwrap();
         assert_eq!(caller.user, "ada");
-        assert_eq!(callers.authorize(&caller, ResourceAttributes::default()).await, Err(hidden()));
+        assert_eq!(
+            callers
+                .authorize(&caller, ResourceAttributes::default())
+                .await,
+            Err(hidden())
+        );
     }
 
     #[test]
     fn cached_review_expires_with_the_token() {
         let token = |claims: &str| format!("h.{}.s", BASE64_URL_SAFE_NO_PAD.encode(claims));
         let now = Timestamp::from_second(1000).unwrap();
-        assert_eq!(rest_of_life(&token(r#"{"exp": 1007}"#), now), Duration::from_secs(7));
+        assert_eq!(
+            rest_of_life(&token(r#"{"exp": 1007}"#), now),
+            Duration::from_secs(7)
+        );
         assert_eq!(rest_of_life(&token(r#"{"exp": 900}"#), now), Duration::ZERO);
         assert_eq!(rest_of_life("opaque", now), GOOD);
     }

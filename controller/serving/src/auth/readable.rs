@@ -45,8 +45,13 @@ impl<S: Authenticates, K: Resource<DynamicType = ()>> FromRequestParts<S> for Re
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
         let authenticator = state.authenticator();
-        let caller = authenticator.identify(&parts.headers).await.map_err(|problem| problem::response(&problem))?;
-        let named = Path::<Named>::from_request_parts(parts, state).await.map_err(IntoResponse::into_response)?;
+        let caller = authenticator
+            .identify(&parts.headers)
+            .await
+            .map_err(|problem| problem::response(&problem))?;
+        let named = Path::<Named>::from_request_parts(parts, state)
+            .await
+            .map_err(IntoResponse::into_response)?;
         let Named { namespace, name } = named.0;
         let access = ResourceAttributes {
             verb: Some("get".into()),
@@ -56,7 +61,14 @@ impl<S: Authenticates, K: Resource<DynamicType = ()>> FromRequestParts<S> for Re
             name: Some(name.clone()),
             ..ResourceAttributes::default()
         };
-        authenticator.authorize(&caller, access).await.map_err(|problem| problem::response(&problem))?;
-        Ok(Self { namespace, name, kind: PhantomData })
+        authenticator
+            .authorize(&caller, access)
+            .await
+            .map_err(|problem| problem::response(&problem))?;
+        Ok(Self {
+            namespace,
+            name,
+            kind: PhantomData,
+        })
     }
 }

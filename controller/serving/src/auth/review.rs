@@ -54,7 +54,11 @@ pub struct Reviews {
 impl Reviews {
     /// Accepts tokens of one audience. Tokens for the API server have another audience, so callers never send those.
     pub fn new(client: Client, clock: ServerClock, audience: &'static str) -> Self {
-        Self { client, clock, audience }
+        Self {
+            client,
+            clock,
+            audience,
+        }
     }
 }
 
@@ -65,17 +69,29 @@ impl Reviewer for Reviews {
 
     fn review<'a>(&'a self, token: &'a str) -> Reply<'a, Option<Identity>> {
         Box::pin(async move {
-            let spec = TokenReviewSpec { audiences: Some(vec![self.audience.into()]), token: Some(token.to_owned()) };
-            let review = TokenReview { spec, ..TokenReview::default() };
+            let spec = TokenReviewSpec {
+                audiences: Some(vec![self.audience.into()]),
+                token: Some(token.to_owned()),
+            };
+            let review = TokenReview {
+                spec,
+                ..TokenReview::default()
+            };
             let api: Api<TokenReview> = Api::all(self.client.clone());
-            let answer = call("review a token", api.create(&PostParams::default(), &review)).await?;
+            let answer = call(
+                "review a token",
+                api.create(&PostParams::default(), &review),
+            )
+            .await?;
             Ok(identity(answer, self.audience))
         })
     }
 
     fn allows<'a>(&'a self, caller: &'a Identity, access: ResourceAttributes) -> Reply<'a, bool> {
         Box::pin(async move {
-            let UserInfo { groups, uid, extra, .. } = caller.info.clone();
+            let UserInfo {
+                groups, uid, extra, ..
+            } = caller.info.clone();
             let user = Some(caller.user.clone());
             let spec = SubjectAccessReviewSpec {
                 resource_attributes: Some(access),
@@ -85,9 +101,16 @@ impl Reviewer for Reviews {
                 extra,
                 ..SubjectAccessReviewSpec::default()
             };
-            let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+            let review = SubjectAccessReview {
+                spec,
+                ..SubjectAccessReview::default()
+            };
             let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
-            let answer = call("review an access", api.create(&PostParams::default(), &review)).await?;
+            let answer = call(
+                "review an access",
+                api.create(&PostParams::default(), &review),
+            )
+            .await?;
             Ok(answer.status.is_some_and(|status| status.allowed))
         })
     }
@@ -106,11 +129,20 @@ fn identity(review: TokenReview, audience: &str) -> Option<Identity> {
         [one] => Some(one.clone()),
         _ => None,
     };
-    let namespace =
-        user.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')).map(|(ns, _)| ns.to_owned());
-    let (name, uid) = (extra("authentication.kubernetes.io/pod-name"), extra("authentication.kubernetes.io/pod-uid"));
+    let namespace = user
+        .strip_prefix("system:serviceaccount:")
+        .and_then(|rest| rest.split_once(':'))
+        .map(|(ns, _)| ns.to_owned());
+    let (name, uid) = (
+        extra("authentication.kubernetes.io/pod-name"),
+        extra("authentication.kubernetes.io/pod-uid"),
+    );
     let pod = match (namespace, name, uid) {
-        (Some(namespace), Some(name), Some(uid)) => Some(PodIdentity { namespace, name, uid }),
+        (Some(namespace), Some(name), Some(uid)) => Some(PodIdentity {
+            namespace,
+            name,
+            uid,
+        }),
         _ => None,
     };
     Some(Identity { user, pod, info })
@@ -125,15 +157,26 @@ mod tests {
     const AUDIENCE: &str = "pawl-datastore";
 
     fn review(status: &serde_json::Value) -> Option<Identity> {
-        identity(serde_json::from_value(json!({"spec": {}, "metadata": {}, "status": status})).unwrap(), AUDIENCE)
+        identity(
+            serde_json::from_value(json!({"spec": {}, "metadata": {}, "status": status})).unwrap(),
+            AUDIENCE,
+        )
     }
 
     #[test]
     fn token_of_another_audience_is_rejected() {
         let user = json!({"username": "system:serviceaccount:team:net-abcde-a1", "extra": {
             "authentication.kubernetes.io/pod-name": ["net-abcde-a1"], "authentication.kubernetes.io/pod-uid": ["u1"]}});
-        let found = review(&json!({"authenticated": true, "audiences": [AUDIENCE], "user": user})).unwrap();
-        assert_eq!(found.pod, Some(PodIdentity { namespace: "team".into(), name: "net-abcde-a1".into(), uid: "u1".into() }));
+        let found =
+            review(&json!({"authenticated": true, "audiences": [AUDIENCE], "user": user})).unwrap();
+        assert_eq!(
+            found.pod,
+            Some(PodIdentity {
+                namespace: "team".into(),
+                name: "net-abcde-a1".into(),
+                uid: "u1".into()
+            })
+        );
         for status in [
             json!({"authenticated": true, "user": user}),
             json!({"authenticated": true, "audiences": ["https://kubernetes.default.svc"], "user": user}),
@@ -144,6 +187,11 @@ mod tests {
             assert_eq!(review(&status), None, "{status}");
         }
         let unbound = json!({"username": "system:serviceaccount:team:x"});
-        assert_eq!(review(&json!({"authenticated": true, "audiences": [AUDIENCE], "user": unbound})).unwrap().pod, None);
+        assert_eq!(
+            review(&json!({"authenticated": true, "audiences": [AUDIENCE], "user": unbound}))
+                .unwrap()
+                .pod,
+            None
+        );
     }
 }

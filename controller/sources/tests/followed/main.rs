@@ -1,5 +1,9 @@
 //! Follows repositories with real git, from servers that the test starts.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on ends here")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on ends here"
+)]
 
 mod private;
 
@@ -11,7 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crds::{LayerSource, TerraformLayer, TerraformRepository, TerraformRepositoryStatus, datastore::Stored, names};
+use crds::{
+    LayerSource, TerraformLayer, TerraformRepository, TerraformRepositoryStatus, datastore::Stored,
+    names,
+};
 use datastore_client::{RequestError, sources::Lists};
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -42,18 +49,35 @@ struct Kept {
 }
 
 impl Snapshots for Kept {
-    async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
+    async fn digest(
+        &self,
+        _: &str,
+        _: &str,
+        revision: &str,
+    ) -> Result<Option<Stored>, RequestError> {
         let there = self.dir.path().join(revision).is_dir();
-        Ok(there.then(|| Stored { digest: format!("sha256:{revision}"), size: 1 }))
+        Ok(there.then(|| Stored {
+            digest: format!("sha256:{revision}"),
+            size: 1,
+        }))
     }
 
-    async fn put(&self, _: &str, _: &str, revision: &str, file: &Path) -> Result<Stored, RequestError> {
+    async fn put(
+        &self,
+        _: &str,
+        _: &str,
+        revision: &str,
+        file: &Path,
+    ) -> Result<Stored, RequestError> {
         let to = self.dir.path().join(revision);
         fs::create_dir(&to).unwrap();
         let until = Instant::now() + Duration::from_secs(600);
         source::snapshot::unpack(File::open(file).unwrap(), &to, revision, until).unwrap();
         self.puts.lock().unwrap().push(revision.to_owned());
-        Ok(Stored { digest: format!("sha256:{revision}"), size: 1 })
+        Ok(Stored {
+            digest: format!("sha256:{revision}"),
+            size: 1,
+        })
     }
 
     async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
@@ -87,25 +111,40 @@ pub(crate) struct World {
 
 impl World {
     async fn new(layers: &[(&str, Value)]) -> Self {
-        Self::with(layers, async |repos| GitServer::start("127.0.0.1:0".parse().unwrap(), repos).await.unwrap()).await
+        Self::with(layers, async |repos| {
+            GitServer::start("127.0.0.1:0".parse().unwrap(), repos)
+                .await
+                .unwrap()
+        })
+        .await
     }
 
     /// Like `new`, with a custom server.
-    pub(crate) async fn with(layers: &[(&str, Value)], start: impl AsyncFnOnce(&Path) -> GitServer) -> Self {
+    pub(crate) async fn with(
+        layers: &[(&str, Value)],
+        start: impl AsyncFnOnce(&Path) -> GitServer,
+    ) -> Self {
         let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let server = start(dirs[0].path()).await;
         let repo = server.create("team/stacks").unwrap();
-        let kept = Kept { dir: tempfile::tempdir().unwrap(), puts: Mutex::default() };
+        let kept = Kept {
+            dir: tempfile::tempdir().unwrap(),
+            puts: Mutex::default(),
+        };
         let servers = Servers {
             git: Commands::new(dirs[2].path(), Duration::from_secs(120)),
             mirrors: Arc::new(Mirrors::new(dirs[1].path(), 1 << 30).unwrap()),
             tokens: Tokens::default(),
             private: dirs[2].path().to_owned(),
         };
-        let syncer = Syncer { git: Box::new(servers), snapshots: kept };
+        let syncer = Syncer {
+            git: Box::new(servers),
+            snapshots: kept,
+        };
         let spec = json!({"url": server.url("team/stacks")});
         let mut repository = TerraformRepository::new("r", serde_json::from_value(spec).unwrap());
-        (repository.metadata.namespace, repository.metadata.uid) = (Some("ns".into()), Some("uid".into()));
+        (repository.metadata.namespace, repository.metadata.uid) =
+            (Some("ns".into()), Some("uid".into()));
         let now = Timestamp::from_second(1_900_000_000).unwrap();
         let mut world = Self {
             server,
@@ -127,10 +166,15 @@ impl World {
 
     fn layer(&mut self, name: &str, spec: &Value) {
         let mut all = json!({"repository": {"name": "r"}});
-        all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        all.as_object_mut()
+            .unwrap()
+            .extend(spec.as_object().unwrap().clone());
         let mut layer = TerraformLayer::new(name, serde_json::from_value(all).unwrap());
         layer.metadata.namespace = Some("ns".into());
-        layer.status = self.layers.get(name).and_then(|before| before.status.clone());
+        layer.status = self
+            .layers
+            .get(name)
+            .and_then(|before| before.status.clone());
         self.layers.insert(name.to_owned(), layer);
     }
 
@@ -159,7 +203,10 @@ impl World {
         let view = self.view();
         self.memory.meets(&view);
         self.now += jiff::SignedDuration::from_mins(5);
-        let mut found = self.syncer.look(&view, secret, &self.memory, cause, self.now).await;
+        let mut found = self
+            .syncer
+            .look(&view, secret, &self.memory, cause, self.now)
+            .await;
         let mut told = Vec::new();
         for (layer, source) in std::mem::take(&mut found.sources) {
             let known = self.layers.get_mut(&layer.key.1).unwrap();
@@ -167,14 +214,25 @@ impl World {
             told.push(layer.key.1.clone());
         }
         let old = self.repository.status.clone().unwrap_or_default();
-        let next = status::next(&old, &found.look, |problem| problem.next_step("ns", "r"), self.now);
+        let next = status::next(
+            &old,
+            &found.look,
+            |problem| problem.next_step("ns", "r"),
+            self.now,
+        );
         if next != old {
             self.repository.status = Some(next);
             self.writes += 1;
         }
         for (name, seen) in &found.look.refs {
             if let Seen::Failed(_) = seen {
-                self.memory.refs.insert(name.clone(), Tries { at: self.now, times: 1 });
+                self.memory.refs.insert(
+                    name.clone(),
+                    Tries {
+                        at: self.now,
+                        times: 1,
+                    },
+                );
             }
         }
         self.memory.looked = Some(self.now);
@@ -198,7 +256,12 @@ impl World {
 
     /// Status, reason and message of a condition.
     pub(crate) fn condition(&self, type_: &str) -> [&str; 3] {
-        let found = self.status().conditions.iter().find(|condition| condition.type_ == type_).unwrap();
+        let found = self
+            .status()
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == type_)
+            .unwrap();
         [&found.status, &found.reason, &found.message]
     }
 
@@ -207,7 +270,12 @@ impl World {
     }
 
     pub(crate) fn revision(&self, git_ref: &str) -> String {
-        let known = self.status().refs.iter().find(|known| known.name == git_ref).unwrap();
+        let known = self
+            .status()
+            .refs
+            .iter()
+            .find(|known| known.name == git_ref)
+            .unwrap();
         known.commit.clone().unwrap().revision
     }
 
@@ -224,7 +292,10 @@ const FILES: &[(&str, &str)] = &[
     ("stacks/app/main.tf", APP),
     ("stacks/app/old.tf", "# old\n"),
     ("stacks/other/main.tf", "# other\n"),
-    ("modules/a/main.tf", "module \"b\" {\n  source = \"../b\"\n}\n"),
+    (
+        "modules/a/main.tf",
+        "module \"b\" {\n  source = \"../b\"\n}\n",
+    ),
     ("modules/b/main.tf", "# b\n"),
     ("shared/tags.json", "{}\n"),
 ];
@@ -236,28 +307,70 @@ async fn layer_gets_only_relevant_commits() {
     let first = world.commit("main", FILES);
     assert_eq!(world.look().await, ["app", "other"]);
     let source = world.source("app");
-    assert_eq!((source.revision.as_str(), source.missing.as_deref()), (first.as_str(), None));
+    assert_eq!(
+        (source.revision.as_str(), source.missing.as_deref()),
+        (first.as_str(), None)
+    );
     assert_eq!(world.read(&first, "stacks/app/main.tf"), APP);
     let commit = world.status().refs[0].commit.clone().unwrap();
-    assert_eq!(commit.author.as_deref(), Some("Pawl Tests <tests@pawl.invalid>"));
-    assert_eq!((commit.subject.as_deref(), commit.digest), (Some("Change 7 paths"), Some(format!("sha256:{first}"))));
+    assert_eq!(
+        commit.author.as_deref(),
+        Some("Pawl Tests <tests@pawl.invalid>")
+    );
+    assert_eq!(
+        (commit.subject.as_deref(), commit.digest),
+        (Some("Change 7 paths"), Some(format!("sha256:{first}")))
+    );
 
     // Without news, nothing is written or fetched.
     let (writes, asked) = (world.writes, world.server.requests("team/stacks"));
     assert!(world.look().await.is_empty());
     assert_eq!((world.writes, world.puts()), (writes, 1));
-    assert!(world.server.requests("team/stacks") - asked <= 2, "it was asked for its refs only");
+    assert!(
+        world.server.requests("team/stacks") - asked <= 2,
+        "it was asked for its refs only"
+    );
 
     // Burrito 11.3, Burrito 11.4: each layer gets exactly the commit that changed its content. Burrito 11.10: deletions and renames are
     // relevant.
     let steps: [(&str, &[Change<'_>], &[&str]); 7] = [
         ("of no layer", &[Change::File("README.md", b"two\n")], &[]),
-        ("its own", &[Change::File("stacks/app/old.tf", b"# two\n")], &["app"]),
-        ("a nested module", &[Change::File("modules/b/main.tf", b"# b two\n")], &["app"]),
-        ("a trigger path", &[Change::File("shared/tags.json", b"{\"a\": 1}\n")], &["app"]),
-        ("a deletion", &[Change::Delete("stacks/app/old.tf")], &["app"]),
-        ("a rename", &[Change::Delete("stacks/other/main.tf"), Change::File("stacks/other/all.tf", b"# other\n")], &["other"]),
-        ("both", &[Change::File("modules/a/x.tf", b""), Change::File("stacks/other/y.tf", b"")], &["app", "other"]),
+        (
+            "its own",
+            &[Change::File("stacks/app/old.tf", b"# two\n")],
+            &["app"],
+        ),
+        (
+            "a nested module",
+            &[Change::File("modules/b/main.tf", b"# b two\n")],
+            &["app"],
+        ),
+        (
+            "a trigger path",
+            &[Change::File("shared/tags.json", b"{\"a\": 1}\n")],
+            &["app"],
+        ),
+        (
+            "a deletion",
+            &[Change::Delete("stacks/app/old.tf")],
+            &["app"],
+        ),
+        (
+            "a rename",
+            &[
+                Change::Delete("stacks/other/main.tf"),
+                Change::File("stacks/other/all.tf", b"# other\n"),
+            ],
+            &["other"],
+        ),
+        (
+            "both",
+            &[
+                Change::File("modules/a/x.tf", b""),
+                Change::File("stacks/other/y.tf", b""),
+            ],
+            &["app", "other"],
+        ),
     ];
     for (what, changes, told) in steps {
         let commit = world.repo.commit_changes("main", changes).unwrap();
@@ -286,9 +399,16 @@ async fn lost_mirror_and_force_push_lose_nothing() {
     // The mirror is lost between two checks, and between two fetches.
     fs::remove_dir_all(world.dirs[1].path().join("uid")).unwrap();
     let second = world.commit("main", &[("README.md", "two\n")]);
-    assert!(world.look().await.is_empty(), "the content is what it was, without a history to say so");
+    assert!(
+        world.look().await.is_empty(),
+        "the content is what it was, without a history to say so"
+    );
     assert_eq!(
-        (world.revision("main"), world.source("app").content, world.source("app").revision),
+        (
+            world.revision("main"),
+            world.source("app").content,
+            world.source("app").revision
+        ),
         (second.clone(), content, first.clone())
     );
 
@@ -325,11 +445,28 @@ async fn deleted_branch_does_not_stop_the_others() {
     world.repo.reset("feature", None).unwrap();
     let second = world.commit("main", &[("stacks/app/main.tf", "# two\n")]);
     assert_eq!(world.look().await, ["good"]);
-    assert_eq!((world.revision("main"), world.revision(&first)), (second, first));
-    let known = world.status().refs.iter().find(|known| known.name == "feature").unwrap();
+    assert_eq!(
+        (world.revision("main"), world.revision(&first)),
+        (second, first)
+    );
+    let known = world
+        .status()
+        .refs
+        .iter()
+        .find(|known| known.name == "feature")
+        .unwrap();
     let failure = known.failure.clone().unwrap();
-    assert_eq!((failure.reason.as_str(), failure.times), ("RevisionNotFound", 1), "{}", failure.message);
-    assert_eq!(world.source("gone").revision, feature, "the layer keeps what it has");
+    assert_eq!(
+        (failure.reason.as_str(), failure.times),
+        ("RevisionNotFound", 1),
+        "{}",
+        failure.message
+    );
+    assert_eq!(
+        world.source("gone").revision,
+        feature,
+        "the layer keeps what it has"
+    );
     // Checked along with the others, the failing ref costs nothing and is not counted early.
     world.now -= jiff::SignedDuration::from_secs(299);
     let writes = world.writes;
@@ -338,7 +475,12 @@ async fn deleted_branch_does_not_stop_the_others() {
     let back = world.commit("feature", &[("stacks/app/main.tf", "# back\n")]);
     assert_eq!(world.look().await, ["gone"]);
     assert_eq!(world.revision("feature"), back);
-    assert_eq!(world.condition("Ready")[0], "True", "{:?}", world.condition("Ready"));
+    assert_eq!(
+        world.condition("Ready")[0],
+        "True",
+        "{:?}",
+        world.condition("Ready")
+    );
 }
 
 /// Burrito 11.11: a transient error ended polling. Here a failed check has a successor.
@@ -348,17 +490,36 @@ async fn outage_is_reported_once_and_recovers() {
     let first = world.commit("main", FILES);
     world.server.fail("team/stacks", Failure::Status(503));
     world.look().await;
-    assert_eq!(world.condition("Synced")[..2], ["False", "SourceUnreachable"]);
+    assert_eq!(
+        world.condition("Synced")[..2],
+        ["False", "SourceUnreachable"]
+    );
     let writes = world.writes;
     world.look().await;
     assert_eq!(world.writes, writes, "the same outage");
     world.server.fail("team/stacks", Failure::None);
-    world.server.set_access("team/stacks", Access::basic("robot", "s3cret"));
+    world
+        .server
+        .set_access("team/stacks", Access::basic("robot", "s3cret"));
     world.look().await;
-    assert_eq!(world.condition("Synced")[..2], ["False", "SourceUnauthorized"]);
-    let secret = BTreeMap::from([("username".to_owned(), b"robot".to_vec()), ("password".to_owned(), b"s3cret".to_vec())]);
-    assert_eq!(world.look_for(Cause::Interval, Ok(Some(("git".into(), secret)))).await, ["app"]);
-    assert_eq!((world.condition("Synced")[0], world.revision("main")), ("True", first));
+    assert_eq!(
+        world.condition("Synced")[..2],
+        ["False", "SourceUnauthorized"]
+    );
+    let secret = BTreeMap::from([
+        ("username".to_owned(), b"robot".to_vec()),
+        ("password".to_owned(), b"s3cret".to_vec()),
+    ]);
+    assert_eq!(
+        world
+            .look_for(Cause::Interval, Ok(Some(("git".into(), secret))))
+            .await,
+        ["app"]
+    );
+    assert_eq!(
+        (world.condition("Synced")[0], world.revision("main")),
+        ("True", first)
+    );
     let said = serde_json::to_string(world.status()).unwrap();
     assert!(!said.contains("s3cret"), "{said}");
 }
@@ -371,12 +532,20 @@ async fn missing_paths_lost_snapshots_and_submodules_are_handled() {
     module.commit("main", &[("main.tf", "# newer\n")]).unwrap();
     let gitmodules = b"[submodule \"m\"]\n\tpath = modules/m\n\turl = ../module.git\n";
     world.commit("v1", FILES);
-    let changes = [Change::File(".gitmodules", gitmodules), Change::Submodule("modules/m", &commit)];
+    let changes = [
+        Change::File(".gitmodules", gitmodules),
+        Change::Submodule("modules/m", &commit),
+    ];
     let first = world.repo.commit_changes("v1", &changes).unwrap();
     assert_eq!(world.look().await, ["app"]);
     let source = world.source("app");
     let missing = source.missing.unwrap();
-    assert!(missing.starts_with("stack/app is not in the repository; at its top it has: modules, shared, stacks"), "{missing}");
+    assert!(
+        missing.starts_with(
+            "stack/app is not in the repository; at its top it has: modules, shared, stacks"
+        ),
+        "{missing}"
+    );
     assert_eq!(world.read(&first, "modules/m/main.tf"), "# module\n");
     // The layer uses another path: its content is determined from the mirror.
     world.layer("app", &json!({"path": "stacks/app", "ref": "v1"}));
@@ -385,15 +554,33 @@ async fn missing_paths_lost_snapshots_and_submodules_are_handled() {
 
     // The datastore lost the snapshot: a request restores it.
     world.syncer.snapshots.delete("", "", &first).await.unwrap();
-    world.repository.metadata.annotations = Some([(names::RECONCILE.to_owned(), "1".to_owned())].into());
+    world.repository.metadata.annotations =
+        Some([(names::RECONCILE.to_owned(), "1".to_owned())].into());
     world.look_for(Cause::Request, Ok(None)).await;
-    assert_eq!((world.puts(), world.status().last_handled_reconcile.as_deref()), (2, Some("1")));
+    assert_eq!(
+        (
+            world.puts(),
+            world.status().last_handled_reconcile.as_deref()
+        ),
+        (2, Some("1"))
+    );
 
     let evil = b"[submodule \"m\"]\n\tpath = modules/m\n\turl = file:///etc\n";
-    world.repo.commit_changes("v1", &[Change::File(".gitmodules", evil)]).unwrap();
+    world
+        .repo
+        .commit_changes("v1", &[Change::File(".gitmodules", evil)])
+        .unwrap();
     assert!(world.look().await.is_empty());
     let failure = world.status().refs[0].failure.clone().unwrap();
     assert_eq!(failure.reason, "SourceInvalid", "{}", failure.message);
-    assert!(failure.message.contains("modules/m leads to file:///etc"), "{}", failure.message);
-    assert_eq!(world.revision("v1"), first, "a commit without a snapshot is not published");
+    assert!(
+        failure.message.contains("modules/m leads to file:///etc"),
+        "{}",
+        failure.message
+    );
+    assert_eq!(
+        world.revision("v1"),
+        first,
+        "a commit without a snapshot is not published"
+    );
 }

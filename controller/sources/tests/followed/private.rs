@@ -10,41 +10,103 @@ use servers::{auth::Access, git::GitServer};
 
 /// A Secret, as in the API.
 fn secret(keys: &[(&str, &str)]) -> (String, Data) {
-    ("git".into(), keys.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect::<BTreeMap<_, _>>())
+    (
+        "git".into(),
+        keys.iter()
+            .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
+            .collect::<BTreeMap<_, _>>(),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn private_authority_and_app_token_give_access() {
-    let start = async |repos: &std::path::Path| GitServer::start_tls("127.0.0.1:0".parse().unwrap(), repos).await.unwrap();
+    let start = async |repos: &std::path::Path| {
+        GitServer::start_tls("127.0.0.1:0".parse().unwrap(), repos)
+            .await
+            .unwrap()
+    };
     let mut world = World::with(&[("app", json!({"path": "app"}))], start).await;
     world.commit("main", &[("app/main.tf", "# one\n")]);
     let authority = world.server.authority().unwrap().to_owned();
     world.look_for(Cause::Interval, Ok(None)).await;
     let [status, reason, message] = world.condition("Synced");
-    assert!(status == "False" && message.contains("certificate that is not trusted"), "{reason}: {message}");
-    assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&[("ca.crt", &authority)])))).await, ["app"]);
+    assert!(
+        status == "False" && message.contains("certificate that is not trusted"),
+        "{reason}: {message}"
+    );
+    assert_eq!(
+        world
+            .look_for(Cause::Interval, Ok(Some(secret(&[("ca.crt", &authority)]))))
+            .await,
+        ["app"]
+    );
 
     // The repository is read with a user's credentials, and with those of an App, whose token comes from the same server.
-    world.server.set_access("team/stacks", Access::basic("robot", "s3cret"));
-    let login = [("username", "robot"), ("password", "s3cret"), ("ca.crt", authority.as_str())];
+    world
+        .server
+        .set_access("team/stacks", Access::basic("robot", "s3cret"));
+    let login = [
+        ("username", "robot"),
+        ("password", "s3cret"),
+        ("ca.crt", authority.as_str()),
+    ];
     let second = world.commit("main", &[("app/main.tf", "# two\n")]);
-    assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&login)))).await, ["app"]);
+    assert_eq!(
+        world
+            .look_for(Cause::Interval, Ok(Some(secret(&login))))
+            .await,
+        ["app"]
+    );
     assert_eq!(world.revision("main"), second);
 
-    world.server.set_access("team/stacks", Access::basic("x-access-token", "ghs_t0ken"));
-    let key =
-        Command::new("openssl").args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]).output().unwrap();
+    world
+        .server
+        .set_access("team/stacks", Access::basic("x-access-token", "ghs_t0ken"));
+    let key = Command::new("openssl")
+        .args([
+            "genpkey",
+            "-algorithm",
+            "RSA",
+            "-pkeyopt",
+            "rsa_keygen_bits:2048",
+        ])
+        .output()
+        .unwrap();
     let key = String::from_utf8(key.stdout).unwrap();
-    let app =
-        [("githubAppID", "12345"), ("githubAppInstallationID", "678"), ("githubAppPrivateKey", &key), ("ca.crt", &authority)];
+    let app = [
+        ("githubAppID", "12345"),
+        ("githubAppInstallationID", "678"),
+        ("githubAppPrivateKey", &key),
+        ("ca.crt", &authority),
+    ];
     let third = world.commit("main", &[("app/main.tf", "# three\n")]);
-    world.look_for(Cause::Interval, Ok(Some(secret(&app)))).await;
+    world
+        .look_for(Cause::Interval, Ok(Some(secret(&app))))
+        .await;
     let [status, reason, message] = world.condition("Synced");
-    assert_eq!((status, reason), ("False", "SourceUnauthorized"), "{message}");
-    assert!(message.contains("/api/v3/app/installations/678/access_tokens"), "{message}");
+    assert_eq!(
+        (status, reason),
+        ("False", "SourceUnauthorized"),
+        "{message}"
+    );
+    assert!(
+        message.contains("/api/v3/app/installations/678/access_tokens"),
+        "{message}"
+    );
     world.server.installed("678", "ghs_t0ken");
-    assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&app)))).await, ["app"]);
-    assert_eq!((world.revision("main"), world.condition("Synced")[0]), (third, "True"));
+    assert_eq!(
+        world
+            .look_for(Cause::Interval, Ok(Some(secret(&app))))
+            .await,
+        ["app"]
+    );
+    assert_eq!(
+        (world.revision("main"), world.condition("Synced")[0]),
+        (third, "True")
+    );
     let said = serde_json::to_string(world.status()).unwrap();
-    assert!(!said.contains("ghs_") && !said.contains("PRIVATE"), "{said}");
+    assert!(
+        !said.contains("ghs_") && !said.contains("PRIVATE"),
+        "{said}"
+    );
 }

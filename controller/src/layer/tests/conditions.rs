@@ -1,7 +1,9 @@
 //! The condition tables of the guide, row by row.
 
 use super::*;
-use crate::layer::conditions::{APPLY_UP_TO_DATE, COMMIT_PLANNED, PLAN_UP_TO_DATE, READY, RECONCILING, STALLED};
+use crate::layer::conditions::{
+    APPLY_UP_TO_DATE, COMMIT_PLANNED, PLAN_UP_TO_DATE, READY, RECONCILING, STALLED,
+};
 
 /// The conditions Ready, Reconciling and Stalled, with their common reason. At most one of them is true.
 enum Health {
@@ -19,7 +21,13 @@ impl Health {
             Self::Fails(reason) => ([false, false, true], reason),
             Self::Waits(reason) => ([false; 3], reason),
         };
-        let other = |is: bool| if is { format!("True {reason}") } else { "False".into() };
+        let other = |is: bool| {
+            if is {
+                format!("True {reason}")
+            } else {
+                "False".into()
+            }
+        };
         let ready = if is[0] { "True" } else { "False" };
         [format!("{ready} {reason}"), other(is[1]), other(is[2])]
     }
@@ -31,7 +39,13 @@ const PLANNED: &str = "True CommitPlanned";
 const NOTHING_APPLIED: &str = "Unknown NoPlan";
 
 /// Name, setup, state, health and the conditions of the plan of a row.
-type Row = (&'static str, fn() -> World, LayerState, Health, [&'static str; 3]);
+type Row = (
+    &'static str,
+    fn() -> World,
+    LayerState,
+    Health,
+    [&'static str; 3],
+);
 
 fn planned(add: u32) -> World {
     let mut world = World::begun();
@@ -63,14 +77,27 @@ fn without(change: fn(&mut World)) -> World {
 }
 
 /// In the order Ready, Reconciling, Stalled, IsPlanArtifactUpToDate, IsLastRelevantCommitPlanned, IsApplyUpToDate.
-const TYPES: [&str; 6] = [READY, RECONCILING, STALLED, PLAN_UP_TO_DATE, COMMIT_PLANNED, APPLY_UP_TO_DATE];
+const TYPES: [&str; 6] = [
+    READY,
+    RECONCILING,
+    STALLED,
+    PLAN_UP_TO_DATE,
+    COMMIT_PLANNED,
+    APPLY_UP_TO_DATE,
+];
 
 #[test]
 fn every_condition_row_has_its_state_and_conditions() {
     use Health::{Fails, Ready, Waits, Works};
     use LayerState::{ApplyNeeded, Idle, PlanNeeded};
     let rows: Vec<Row> = vec![
-        ("nobody looked", World::new, PlanNeeded, Works("NoRevision"), [NO_PLAN, "Unknown NoRevision", NOTHING_APPLIED]),
+        (
+            "nobody looked",
+            World::new,
+            PlanNeeded,
+            Works("NoRevision"),
+            [NO_PLAN, "Unknown NoRevision", NOTHING_APPLIED],
+        ),
         (
             "no repository",
             || without(|world| world.repository = None),
@@ -80,14 +107,23 @@ fn every_condition_row_has_its_state_and_conditions() {
         ),
         (
             "not admitted",
-            || without(|world| world.repository.as_mut().unwrap().metadata.namespace = Some("else".into())),
+            || {
+                without(|world| {
+                    world.repository.as_mut().unwrap().metadata.namespace = Some("else".into())
+                })
+            },
             PlanNeeded,
             Fails("RepositoryNotAllowed"),
             [NO_PLAN, "Unknown RepositoryNotAllowed", NOTHING_APPLIED],
         ),
         (
             "no path",
-            || without(|world| _ = world.change(&json!({"status": {"source": {"missing": "no such directory"}}}))),
+            || {
+                without(|world| {
+                    _ = world
+                        .change(&json!({"status": {"source": {"missing": "no such directory"}}}))
+                })
+            },
             PlanNeeded,
             Fails("PathNotFound"),
             [NO_PLAN, "Unknown PathNotFound", NOTHING_APPLIED],
@@ -113,7 +149,13 @@ fn every_condition_row_has_its_state_and_conditions() {
             Fails("StateOwned"),
             [NO_PLAN, "Unknown StateOwned", NOTHING_APPLIED],
         ),
-        ("a run is made", || without(|_| ()), PlanNeeded, Works("Running"), [NO_PLAN, "False PlanNeeded", NOTHING_APPLIED]),
+        (
+            "a run is made",
+            || without(|_| ()),
+            PlanNeeded,
+            Works("Running"),
+            [NO_PLAN, "False PlanNeeded", NOTHING_APPLIED],
+        ),
         (
             "suspended",
             || without(|world| _ = world.change(&json!({"spec": {"suspend": true}}))),
@@ -126,15 +168,31 @@ fn every_condition_row_has_its_state_and_conditions() {
             || {
                 without(|world| {
                     let retry_at = world.now + SignedDuration::from_mins(1);
-                    world.refused = Some(Refused { run: world.due(), text: "no".into(), retry_at });
+                    world.refused = Some(Refused {
+                        run: world.due(),
+                        text: "no".into(),
+                        retry_at,
+                    });
                 })
             },
             PlanNeeded,
             Fails("RunRefused"),
             [NO_PLAN, "False PlanNeeded", NOTHING_APPLIED],
         ),
-        ("a plan waits", || planned(1), ApplyNeeded, Waits("WaitingForApproval"), [RECENT, PLANNED, "False NotApplied"]),
-        ("it was applied", World::applied, Idle, Ready("UpToDate"), [RECENT, PLANNED, "True UpToDate"]),
+        (
+            "a plan waits",
+            || planned(1),
+            ApplyNeeded,
+            Waits("WaitingForApproval"),
+            [RECENT, PLANNED, "False NotApplied"],
+        ),
+        (
+            "it was applied",
+            World::applied,
+            Idle,
+            Ready("UpToDate"),
+            [RECENT, PLANNED, "True UpToDate"],
+        ),
         (
             "it had no changes",
             || ended(planned(0), RunResult::NoChanges),
@@ -152,8 +210,10 @@ fn every_condition_row_has_its_state_and_conditions() {
         (
             "Dry",
             || {
-                let mut world =
-                    World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": "Dry"}}})).settled();
+                let mut world = World::new()
+                    .commit(1, "a")
+                    .with(&json!({"spec": {"remediation": {"onCommit": "Dry"}}}))
+                    .settled();
                 world.waits(1);
                 ended(world, RunResult::Planned)
             },
@@ -186,7 +246,13 @@ fn every_condition_row_has_its_state_and_conditions() {
             Fails("RunFailed"),
             [RECENT, PLANNED, "False NotApplied"],
         ),
-        ("drift waits", drifted, ApplyNeeded, Waits("DriftFound"), [RECENT, PLANNED, "False DriftFound"]),
+        (
+            "drift waits",
+            drifted,
+            ApplyNeeded,
+            Waits("DriftFound"),
+            [RECENT, PLANNED, "False DriftFound"],
+        ),
         (
             "drift was denied",
             || ended(drifted(), RunResult::Rejected),
@@ -222,7 +288,8 @@ fn every_condition_row_has_its_state_and_conditions() {
         (
             "other settings",
             || {
-                let mut world = World::applied().with(&json!({"spec": {"template": {"workspace": "w"}}}));
+                let mut world =
+                    World::applied().with(&json!({"spec": {"template": {"workspace": "w"}}}));
                 let decision = world.decide();
                 world.act(decision, 1);
                 world
@@ -233,8 +300,14 @@ fn every_condition_row_has_its_state_and_conditions() {
         ),
     ];
     // Burrito 11.9: some states were unreachable.
-    let reached: std::collections::BTreeSet<_> = rows.iter().map(|(_, _, state, ..)| state.as_str()).collect();
-    assert_eq!(Vec::from_iter(reached), ["ApplyNeeded", "Idle", "PlanNeeded"]);
+    let reached: std::collections::BTreeSet<_> = rows
+        .iter()
+        .map(|(_, _, state, ..)| state.as_str())
+        .collect();
+    assert_eq!(
+        Vec::from_iter(reached),
+        ["ApplyNeeded", "Idle", "PlanNeeded"]
+    );
     for (row, make, state, health, plan) in rows {
         let wanted = [health.conditions(), plan.map(str::to_owned)].concat();
         let world = make().settled();
@@ -252,6 +325,13 @@ fn every_condition_row_has_its_state_and_conditions() {
         }
         // kstatus: Stalled means failed, Reconciling means in progress, and Ready excludes both.
         let is = |type_: &str| world.condition(type_).0 == "True";
-        assert!([READY, RECONCILING, STALLED].iter().filter(|type_| is(type_)).count() <= 1, "{row}");
+        assert!(
+            [READY, RECONCILING, STALLED]
+                .iter()
+                .filter(|type_| is(type_))
+                .count()
+                <= 1,
+            "{row}"
+        );
     }
 }

@@ -19,14 +19,22 @@ fn commit_is_planned_approved_and_applied() {
     assert_eq!(repository.revision.as_str(), sha(1).as_str());
     assert_eq!(repository.path.as_str(), "live/net");
     assert_eq!(run.owner_references()[0].uid, "layer-uid");
-    assert!(run.spec.stack.as_ref().unwrap().starts_with("net-"), "as a run by hand of the same directory");
+    assert!(
+        run.spec.stack.as_ref().unwrap().starts_with("net-"),
+        "as a run by hand of the same directory"
+    );
     assert_eq!(world.trigger().as_str(), "Commit");
     assert_eq!(world.state(), Some(LayerState::PlanNeeded));
     world.planned();
     let status = world.status();
     assert_eq!(status.state, Some(LayerState::ApplyNeeded));
     assert_eq!(status.last_result.as_deref(), Some("Planned +1 ~0 -0"));
-    assert!(status.next_step.unwrap().contains("pawl.run/approve=sha256:cc"));
+    assert!(
+        status
+            .next_step
+            .unwrap()
+            .contains("pawl.run/approve=sha256:cc")
+    );
     assert_eq!(status.pending.unwrap().run, world.open_name());
     world.ends(RunResult::Applied).settle();
     let status = world.status();
@@ -87,7 +95,11 @@ fn newer_commit_supersedes_a_waiting_plan() {
     world.waits(1);
     let older = world.open_name();
     world.pushed(2, "b").settle();
-    let run = world.runs.iter().find(|run| run.name_any() == older).unwrap();
+    let run = world
+        .runs
+        .iter()
+        .find(|run| run.name_any() == older)
+        .unwrap();
     assert!(run.annotations()[names::CANCEL].contains("superseded for commit 020202020202"));
     assert_eq!(world.content(), digest("b"));
 }
@@ -116,14 +128,23 @@ fn approved_or_claimed_run_is_never_superseded() {
     world.waits(1).approved().pushed(2, "b").settle();
     assert_eq!(world.made.len(), 1);
     world.claims().settle();
-    assert!(!world.open().unwrap().annotations().contains_key(names::CANCEL));
+    assert!(
+        !world
+            .open()
+            .unwrap()
+            .annotations()
+            .contains_key(names::CANCEL)
+    );
     world.ends(RunResult::Applied).settle();
     assert_eq!(world.content(), digest("b"));
 }
 
 #[test]
 fn plan_without_changes_makes_the_layer_idle() {
-    let mut world = World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": "Automatic"}}})).settled();
+    let mut world = World::new()
+        .commit(1, "a")
+        .with(&json!({"spec": {"remediation": {"onCommit": "Automatic"}}}))
+        .settled();
     world.begins().ends(RunResult::NoChanges).settle();
     world.later(30).settle();
     assert_eq!(world.made.len(), 1);
@@ -134,16 +155,31 @@ fn plan_without_changes_makes_the_layer_idle() {
 #[test]
 fn history_limit_spares_applied_and_indeterminate_runs() {
     // Burrito 11.5: a lost status write made the controller forget a run in progress and delete it.
-    let mut world = World::new().commit(1, "a").with(&json!({"spec": {"runHistory": 2}})).settled();
+    let mut world = World::new()
+        .commit(1, "a")
+        .with(&json!({"spec": {"runHistory": 2}}))
+        .settled();
     world.ends(RunResult::Applied);
     let applied = world.made[0].clone();
     for revision in 2..9 {
         world.later(1).pushed(revision, &format!("{revision:x}"));
         world.settle();
         world.waits(1);
-        world.ends(if revision == 4 { RunResult::Indeterminate } else { RunResult::Rejected });
+        world.ends(if revision == 4 {
+            RunResult::Indeterminate
+        } else {
+            RunResult::Rejected
+        });
         world.settle();
     }
     let left: Vec<_> = world.runs.iter().map(ResourceExt::name_any).collect();
-    assert_eq!(left, [applied, world.made[3].clone(), world.made[6].clone(), world.made[7].clone()]);
+    assert_eq!(
+        left,
+        [
+            applied,
+            world.made[3].clone(),
+            world.made[6].clone(),
+            world.made[7].clone()
+        ]
+    );
 }

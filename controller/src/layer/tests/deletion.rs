@@ -4,7 +4,8 @@ use super::*;
 use crate::layer::conditions::READY;
 
 fn destroying(remediation: &str) -> World {
-    let patch = json!({"spec": {"deletionPolicy": "Destroy", "remediation": {"onDelete": remediation}}});
+    let patch =
+        json!({"spec": {"deletionPolicy": "Destroy", "remediation": {"onDelete": remediation}}});
     let world = World::applied().with(&patch).settled();
     assert_eq!(world.layer.finalizers(), [names::LAYER_FINALIZER]);
     world
@@ -26,8 +27,13 @@ fn finalizer_follows_the_deletion_policy() {
 
 #[test]
 fn finalizer_is_set_before_the_first_run() {
-    let world = World::new().commit(1, "a").with(&json!({"spec": {"deletionPolicy": "Destroy"}}));
-    assert!(matches!(world.decide().actions.as_slice(), [Action::AddFinalizer, Action::Create(_)]));
+    let world = World::new()
+        .commit(1, "a")
+        .with(&json!({"spec": {"deletionPolicy": "Destroy"}}));
+    assert!(matches!(
+        world.decide().actions.as_slice(),
+        [Action::AddFinalizer, Action::Create(_)]
+    ));
 }
 
 #[test]
@@ -38,11 +44,21 @@ fn deleted_layer_is_released_after_its_destroy() {
     let run = world.open().unwrap().clone();
     assert_eq!(run.spec.operation, crds::Operation::Destroy);
     assert_eq!(world.trigger().as_str(), "Deletion");
-    assert_eq!(run.spec.source.repository.unwrap().revision, sha(1), "what was applied");
-    assert!(run.metadata.owner_references.is_none(), "or it would be deleted first, in the foreground");
+    assert_eq!(
+        run.spec.source.repository.unwrap().revision,
+        sha(1),
+        "what was applied"
+    );
+    assert!(
+        run.metadata.owner_references.is_none(),
+        "or it would be deleted first, in the foreground"
+    );
     world.planned();
     assert!(world.next_step().contains(names::APPROVE));
-    assert_eq!(world.condition(READY), ("False".into(), "Destroying".into()));
+    assert_eq!(
+        world.condition(READY),
+        ("False".into(), "Destroying".into())
+    );
     world.ends(RunResult::Destroyed).settle();
     assert!(world.layer.finalizers().is_empty());
 }
@@ -51,7 +67,10 @@ fn deleted_layer_is_released_after_its_destroy() {
 fn failed_or_denied_destroy_retains_the_layer() {
     let mut world = destroying("Automatic");
     delete(&mut world);
-    assert_eq!(world.open().unwrap().spec.approval.mode, crds::ApprovalMode::Automatic);
+    assert_eq!(
+        world.open().unwrap().spec.approval.mode,
+        crds::ApprovalMode::Automatic
+    );
     world.fails("Transient", "ProviderUnreachable").settle();
     world.later(2).settle();
     assert_eq!(world.made.len(), 3, "made again");
@@ -82,9 +101,15 @@ fn dry_or_suspended_layer_waits_to_destroy() {
 fn layer_that_cannot_or_may_not_destroy_is_orphaned() {
     type Change = fn(&mut World);
     let cases: [(&str, Change); 3] = [
-        ("its namespace goes", |world| world.namespace = Namespace::Goes),
-        ("an older layer owns the state", |world| world.owner = Some(("team".into(), "older".into()))),
-        ("the policy was changed", |world| _ = world.change(&json!({"spec": {"deletionPolicy": "Orphan"}}))),
+        ("its namespace goes", |world| {
+            world.namespace = Namespace::Goes
+        }),
+        ("an older layer owns the state", |world| {
+            world.owner = Some(("team".into(), "older".into()))
+        }),
+        ("the policy was changed", |world| {
+            _ = world.change(&json!({"spec": {"deletionPolicy": "Orphan"}}))
+        }),
     ];
     for (why, change) in cases {
         let mut world = destroying("Manual");
@@ -98,7 +123,10 @@ fn layer_that_cannot_or_may_not_destroy_is_orphaned() {
     world.repository = None;
     world.settle();
     delete(&mut world);
-    assert!(world.layer.finalizers().is_empty(), "nothing was ever planned");
+    assert!(
+        world.layer.finalizers().is_empty(),
+        "nothing was ever planned"
+    );
 }
 
 #[test]
@@ -125,7 +153,18 @@ fn deletion_waits_for_a_claimed_apply() {
     delete(&mut world);
     assert_eq!(world.made.len(), 2);
     world.ends(RunResult::Applied).settle();
-    assert_eq!(world.open().unwrap().spec.source.repository.as_ref().unwrap().revision, sha(2));
+    assert_eq!(
+        world
+            .open()
+            .unwrap()
+            .spec
+            .source
+            .repository
+            .as_ref()
+            .unwrap()
+            .revision,
+        sha(2)
+    );
 }
 
 #[test]

@@ -5,7 +5,12 @@ use crate::layer::conditions::READY;
 
 #[test]
 fn unapplied_plan_is_not_planned_again_unasked() {
-    for end in [RunResult::Rejected, RunResult::Expired, RunResult::Canceled, RunResult::Superseded] {
+    for end in [
+        RunResult::Rejected,
+        RunResult::Expired,
+        RunResult::Canceled,
+        RunResult::Superseded,
+    ] {
         let mut world = World::begun();
         world.waits(1).ends(end).settle().later(60).settle();
         assert_eq!(world.made.len(), 1, "{end}");
@@ -35,18 +40,25 @@ fn run_canceled_before_its_plan_waits_for_a_commit() {
 
 #[test]
 fn drift_check_after_a_denial_keeps_manual_approval() {
-    let remediation = json!({"spec": {"remediation": {"onCommit": "Manual", "onDrift": "Automatic"}}});
+    let remediation =
+        json!({"spec": {"remediation": {"onCommit": "Manual", "onDrift": "Automatic"}}});
     let mut world = World::new().with(&remediation).commit(1, "a").settled();
     world.waits(1).ends(RunResult::Rejected).settle();
     world.later(60 * 27).settle();
     assert_eq!((world.trigger().as_str(), world.made.len()), ("Drift", 2));
-    assert_eq!(world.open().unwrap().spec.approval.mode, crds::ApprovalMode::Manual);
+    assert_eq!(
+        world.open().unwrap().spec.approval.mode,
+        crds::ApprovalMode::Manual
+    );
 }
 
 #[test]
 fn transient_failure_is_retried_with_backoff_from_its_end() {
     // Burrito 11.8: every failure was retried, with a delay measured from the start of the run before.
-    let mut world = World::new().commit(1, "a").with(&json!({"spec": {"maxRetries": 2}})).settled();
+    let mut world = World::new()
+        .commit(1, "a")
+        .with(&json!({"spec": {"maxRetries": 2}}))
+        .settled();
     let mut waits = Vec::new();
     for round in 1.. {
         world.begins().later(120);
@@ -70,7 +82,11 @@ fn transient_failure_is_retried_with_backoff_from_its_end() {
     assert_eq!(world.made.len(), 3, "only a commit or a person");
     world.annotate(names::PLAN, "now").settle();
     world.fails("Transient", "ProviderUnreachable").settle();
-    assert_eq!(world.status().failures.unwrap().times, 1, "a person begins anew");
+    assert_eq!(
+        world.status().failures.unwrap().times,
+        1,
+        "a person begins anew"
+    );
 }
 
 #[test]
@@ -92,7 +108,11 @@ fn permanent_failure_waits_for_a_commit() {
 fn refused_run_creation_is_reported_and_retried() {
     let mut world = World::new().commit(1, "a");
     let later = world.now + SignedDuration::from_mins(1);
-    world.refused = Some(Refused { run: world.due(), text: "quota exceeded".into(), retry_at: later });
+    world.refused = Some(Refused {
+        run: world.due(),
+        text: "quota exceeded".into(),
+        retry_at: later,
+    });
     world.settle();
     assert!(world.made.is_empty());
     assert_eq!(world.condition(READY), is("False", "RunRefused"));
@@ -100,8 +120,11 @@ fn refused_run_creation_is_reported_and_retried() {
     world.pushed(2, "b").settle();
     assert_eq!(world.made.len(), 1, "another run was not refused");
     world.ends(RunResult::NoChanges).settle().pushed(3, "c");
-    world.refused =
-        Some(Refused { run: world.due(), text: "quota exceeded".into(), retry_at: world.now + SignedDuration::from_mins(1) });
+    world.refused = Some(Refused {
+        run: world.due(),
+        text: "quota exceeded".into(),
+        retry_at: world.now + SignedDuration::from_mins(1),
+    });
     world.settle();
     world.later(1).settle();
     assert_eq!(world.made.len(), 2);
@@ -114,7 +137,10 @@ fn failed_plan_is_reported_and_no_run_is_current() {
     world.fails("Configuration", "InvalidConfiguration");
     world.settle();
     let status = world.status();
-    assert_eq!((status.current_run, status.last_result.as_deref()), (None, Some("Failed InvalidConfiguration")));
+    assert_eq!(
+        (status.current_run, status.last_result.as_deref()),
+        (None, Some("Failed InvalidConfiguration"))
+    );
     assert!(status.waits_for.unwrap().contains("InvalidConfiguration"));
 }
 
@@ -126,7 +152,10 @@ fn indeterminate_apply_waits_for_a_person_or_proof() {
     assert_eq!(world.made.len(), 1);
     assert_eq!(world.condition(READY), is("False", "RunFailed"));
     let settled = json!({"result": "Applied", "message": "m", "at": world.now});
-    world.merge_run(&world.made[0].clone(), &json!({"status": {"settled": settled}}));
+    world.merge_run(
+        &world.made[0].clone(),
+        &json!({"status": {"settled": settled}}),
+    );
     world.settle();
     assert_eq!(world.state(), Some(LayerState::Idle), "the proof arrived");
 }

@@ -40,7 +40,10 @@ impl Index<TerraformRun> for Runs {
 impl Shown {
     fn new() -> Self {
         let metrics = Arc::new(Metrics::new());
-        let settings = Settings { datastore_url: Some("https://datastore".into()), ..Settings::default() };
+        let settings = Settings {
+            datastore_url: Some("https://datastore".into()),
+            ..Settings::default()
+        };
         let layers = Arc::new(Layers::new(&settings, metrics.clone()));
         let (wake, woken) = mpsc::unbounded();
         layers.wakers.add(Some("team".into()), wake);
@@ -58,7 +61,10 @@ impl Shown {
         shown.layer(&Event::Init);
         shown.layer(&Event::InitDone);
         shown.run(&Event::Init);
-        assert!(!shown.layers.listings.is_ready(), "an unknown run would be created twice");
+        assert!(
+            !shown.layers.listings.is_ready(),
+            "an unknown run would be created twice"
+        );
         shown.run(&Event::InitDone);
         assert!(shown.layers.listings.is_ready());
         shown
@@ -78,7 +84,9 @@ impl Shown {
 
     /// Names of the layers woken since the last call.
     fn woken(&mut self) -> Vec<String> {
-        let mut names: Vec<String> = std::iter::from_fn(|| self.woken.try_recv().ok()).map(|layer| layer.1.to_string()).collect();
+        let mut names: Vec<String> = std::iter::from_fn(|| self.woken.try_recv().ok())
+            .map(|layer| layer.1.to_string())
+            .collect();
         names.sort();
         names.dedup();
         names
@@ -89,14 +97,18 @@ fn layer(name: &str, created: i64, spec: &Value) -> TerraformLayer {
     let mut whole = json!({"repository": {"name": "infra"}, "path": "live/net"});
     merge(&mut whole, spec);
     let created = t0() + SignedDuration::from_secs(created);
-    serde_json::from_value(json!({"metadata": {"name": name, "namespace": "team", "uid": format!("uid-{name}"),
-        "creationTimestamp": created}, "spec": whole, "status": {"state": "Idle"}}))
+    serde_json::from_value(
+        json!({"metadata": {"name": name, "namespace": "team", "uid": format!("uid-{name}"),
+        "creationTimestamp": created}, "spec": whole, "status": {"state": "Idle"}}),
+    )
     .unwrap()
 }
 
 fn repository(defaults: &Value) -> TerraformRepository {
-    serde_json::from_value(json!({"metadata": {"name": "infra", "namespace": "team", "uid": "r"},
-        "spec": {"url": "https://git.example.com/infra", "defaults": defaults}}))
+    serde_json::from_value(
+        json!({"metadata": {"name": "infra", "namespace": "team", "uid": "r"},
+        "spec": {"url": "https://git.example.com/infra", "defaults": defaults}}),
+    )
     .unwrap()
 }
 
@@ -115,7 +127,10 @@ fn plan_of(state: &str) -> Value {
 
 #[test]
 fn older_layer_owns_the_state_in_any_order() {
-    let (older, younger) = (layer("older", 0, &json!({})), layer("younger", 1, &json!({})));
+    let (older, younger) = (
+        layer("older", 0, &json!({})),
+        layer("younger", 1, &json!({})),
+    );
     for order in [[&older, &younger], [&younger, &older]] {
         for repository_first in [true, false] {
             let mut shown = Shown::new();
@@ -126,10 +141,17 @@ fn older_layer_owns_the_state_in_any_order() {
                 shown.layer(&Event::Apply(layer.clone()));
             }
             if !repository_first {
-                assert_eq!(shown.layers.owner(&younger), None, "nobody knows of which state it is");
+                assert_eq!(
+                    shown.layers.owner(&younger),
+                    None,
+                    "nobody knows of which state it is"
+                );
                 shown.repository(&Event::Apply(repository(&json!({}))));
             }
-            assert_eq!(shown.layers.owner(&younger), Some(("team".into(), "older".into())));
+            assert_eq!(
+                shown.layers.owner(&younger),
+                Some(("team".into(), "older".into()))
+            );
             assert_eq!(shown.layers.owner(&older), None);
             shown.woken();
             shown.layer(&Event::Delete(older.clone()));
@@ -179,7 +201,11 @@ fn settings_and_plans_determine_the_state() {
     shown.layer(&Event::Apply(younger.clone()));
     assert_eq!(shown.layers.owner(&younger), None);
     // To another repository, and back.
-    shown.layer(&Event::Apply(layer("younger", 1, &json!({"repository": {"name": "else"}}))));
+    shown.layer(&Event::Apply(layer(
+        "younger",
+        1,
+        &json!({"repository": {"name": "else"}}),
+    )));
     younger = layer("younger", 1, &json!({}));
     shown.layer(&Event::Apply(younger.clone()));
     assert!(shown.layers.owner(&younger).is_some());
@@ -191,10 +217,17 @@ fn inputs_of_a_layer_wake_it() {
     let mut shown = Shown::new();
     shown.repository(&Event::Apply(repository(&json!({}))));
     shown.layer(&Event::Apply(layer("a", 0, &json!({}))));
-    shown.layer(&Event::Apply(layer("b", 1, &json!({"path": "live/b", "repository": {"name": "else"}}))));
+    shown.layer(&Event::Apply(layer(
+        "b",
+        1,
+        &json!({"path": "live/b", "repository": {"name": "else"}}),
+    )));
     shown.woken();
     shown.repository(&Event::Apply(repository(&json!({}))));
-    assert!(shown.woken().is_empty(), "what is said of a repository is nothing to its layers");
+    assert!(
+        shown.woken().is_empty(),
+        "what is said of a repository is nothing to its layers"
+    );
     shown.repository(&Event::Apply(repository(&json!({"workspace": "w"}))));
     assert_eq!(shown.woken(), ["a"]);
     shown.repository(&Event::Delete(repository(&json!({}))));
@@ -214,19 +247,28 @@ fn inputs_of_a_layer_wake_it() {
 fn runs_of_a_layer_are_sorted_by_age() {
     let mut shown = Shown::new();
     let mut second = run("a", "a-1", &Value::Null);
-    second.metadata.creation_timestamp = serde_json::from_value(json!(t0() + SignedDuration::from_secs(1))).unwrap();
+    second.metadata.creation_timestamp =
+        serde_json::from_value(json!(t0() + SignedDuration::from_secs(1))).unwrap();
     shown.run(&Event::Apply(second));
     shown.run(&Event::Apply(run("a", "a-2", &Value::Null)));
     shown.run(&Event::Apply(run("ab", "ab-1", &Value::Null)));
     let runs = shown.layers.of(&layer("a", 0, &json!({}))).1;
-    assert_eq!(runs.iter().map(|run| &*run.name).collect::<Vec<_>>(), ["a-2", "a-1"]);
+    assert_eq!(
+        runs.iter().map(|run| &*run.name).collect::<Vec<_>>(),
+        ["a-2", "a-1"]
+    );
 }
 
 #[test]
 fn layers_are_counted_by_state() {
     let mut shown = Shown::new();
-    let count =
-        |shown: &Shown, state: &str| shown.metrics.exposition().1.contains(&format!("pawl_layers{{state=\"Idle\"}} {state}\n"));
+    let count = |shown: &Shown, state: &str| {
+        shown
+            .metrics
+            .exposition()
+            .1
+            .contains(&format!("pawl_layers{{state=\"Idle\"}} {state}\n"))
+    };
     shown.layer(&Event::Apply(layer("a", 0, &json!({}))));
     shown.layer(&Event::Apply(layer("a", 0, &json!({}))));
     shown.layer(&Event::Apply(layer("b", 0, &json!({}))));

@@ -16,7 +16,10 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, TerraformRun, names, version};
+use crds::{
+    LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, TerraformRun,
+    names, version,
+};
 
 use super::{Action, Decision, Namespace, Observed, Refused, RunSummary, decide};
 use crate::testing::{merge, t0};
@@ -44,7 +47,10 @@ pub(super) fn is(status: &str, reason: &str) -> (String, String) {
 }
 
 pub(super) fn digest(of: &str) -> String {
-    format!("sha256:{}", of.repeat(64).chars().take(64).collect::<String>())
+    format!(
+        "sha256:{}",
+        of.repeat(64).chars().take(64).collect::<String>()
+    )
 }
 
 pub(super) fn sha(of: u8) -> String {
@@ -140,11 +146,19 @@ impl World {
 
     pub(super) fn condition(&self, type_: &str) -> (String, String) {
         let all = self.status().conditions;
-        all.into_iter().find(|c| c.type_ == type_).map(|c| (c.status, c.reason)).unwrap_or_default()
+        all.into_iter()
+            .find(|c| c.type_ == type_)
+            .map(|c| (c.status, c.reason))
+            .unwrap_or_default()
     }
 
     pub(super) fn observe(&self) -> Observed {
-        let mut runs: Vec<_> = self.runs.iter().filter_map(RunSummary::of).map(|(_, run)| run).collect();
+        let mut runs: Vec<_> = self
+            .runs
+            .iter()
+            .filter_map(RunSummary::of)
+            .map(|(_, run)| run)
+            .collect();
         runs.sort_by(|a, b| a.age().cmp(&b.age()));
         Observed {
             layer: Arc::new(self.layer.clone()),
@@ -162,8 +176,15 @@ impl World {
         let mut o = self.observe();
         let decision = decide(&o, self.now);
         if let [Action::Read { run }] = decision.actions.as_slice() {
-            let lines = self.runs.iter().find(|r| r.name_any() == *run).and_then(|run| run.status.as_ref()?.plan.clone());
-            o.changes = Some((run.clone(), lines.map(|plan| plan.changes).unwrap_or_default()));
+            let lines = self
+                .runs
+                .iter()
+                .find(|r| r.name_any() == *run)
+                .and_then(|run| run.status.as_ref()?.plan.clone());
+            o.changes = Some((
+                run.clone(),
+                lines.map(|plan| plan.changes).unwrap_or_default(),
+            ));
             return decide(&o, self.now);
         }
         decision
@@ -171,7 +192,16 @@ impl World {
 
     pub(super) fn due(&self) -> String {
         let actions = self.decide().actions;
-        actions.into_iter().find_map(|a| if let Action::Create(run) = a { Some(run.name) } else { None }).expect("none is due")
+        actions
+            .into_iter()
+            .find_map(|a| {
+                if let Action::Create(run) = a {
+                    Some(run.name)
+                } else {
+                    None
+                }
+            })
+            .expect("none is due")
     }
 
     /// Carries out the first `steps` writes of a decision; the first is the status. Returns whether anything changed.
@@ -182,10 +212,23 @@ impl World {
             self.touched();
             self.writes += 1;
             changed = true;
-            self.told = decision.notes.into_iter().map(|note| note.text).next_back().unwrap_or(std::mem::take(&mut self.told));
+            self.told = decision
+                .notes
+                .into_iter()
+                .map(|note| note.text)
+                .next_back()
+                .unwrap_or(std::mem::take(&mut self.told));
             match &self.status().next_step {
-                Some(step) => assert!(self.told.ends_with(&format!("; next step: {step}")), "{} in place of {step}", self.told),
-                None => assert!(!self.told.contains("next step"), "nothing is to be done, but: {}", self.told),
+                Some(step) => assert!(
+                    self.told.ends_with(&format!("; next step: {step}")),
+                    "{} in place of {step}",
+                    self.told
+                ),
+                None => assert!(
+                    !self.told.contains("next step"),
+                    "nothing is to be done, but: {}",
+                    self.told
+                ),
             }
         }
         for action in decision.actions.into_iter().take(steps.saturating_sub(1)) {
@@ -197,7 +240,9 @@ impl World {
     fn carry_out(&mut self, action: Action) -> bool {
         match action {
             Action::Read { .. } => return false,
-            Action::AddFinalizer => _ = self.change(&json!({"metadata": {"finalizers": [names::LAYER_FINALIZER]}})),
+            Action::AddFinalizer => {
+                _ = self.change(&json!({"metadata": {"finalizers": [names::LAYER_FINALIZER]}}))
+            }
             Action::RemoveFinalizer => _ = self.change(&json!({"metadata": {"finalizers": []}})),
             Action::TakeAsk { token } => _ = self.annotate(names::PLAN, &token),
             Action::Create(run) => {
@@ -205,7 +250,10 @@ impl World {
                     return false;
                 }
                 let mut object = run.object;
-                assert_eq!(object["metadata"]["labels"][names::LABEL_LAYER_UID], "layer-uid");
+                assert_eq!(
+                    object["metadata"]["labels"][names::LABEL_LAYER_UID],
+                    "layer-uid"
+                );
                 object["metadata"]["uid"] = format!("{}-{}", run.name, self.made.len()).into();
                 object["metadata"]["creationTimestamp"] = json!(self.now);
                 self.made.push(run.name);
@@ -214,12 +262,25 @@ impl World {
                 self.now += SignedDuration::from_secs(1);
             }
             Action::Supersede { run, why, .. } => {
-                let run = self.runs.iter_mut().find(|there| there.name_any() == run).unwrap();
+                let run = self
+                    .runs
+                    .iter_mut()
+                    .find(|there| there.name_any() == run)
+                    .unwrap();
                 run.annotations_mut().insert(names::CANCEL.into(), why);
             }
             Action::Delete { run, .. } => {
-                let ended = |run: &TerraformRun| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
-                assert!(self.runs.iter().any(|there| there.name_any() == run && ended(there)), "{run} works, and was deleted");
+                let ended = |run: &TerraformRun| {
+                    run.status
+                        .as_ref()
+                        .is_some_and(crds::TerraformRunStatus::is_terminal)
+                };
+                assert!(
+                    self.runs
+                        .iter()
+                        .any(|there| there.name_any() == run && ended(there)),
+                    "{run} works, and was deleted"
+                );
                 self.runs.retain(|there| there.name_any() != run);
             }
         }
@@ -261,13 +322,20 @@ impl World {
     /// The agent of the open run claims the apply.
     pub(super) fn claims(&mut self) -> &mut Self {
         let claim = json!({"checksum": digest("c"), "attempt": 1, "podUID": "p", "nonce": "0".repeat(32), "at": self.now});
-        self.merge_run(&self.open_name(), &json!({"status": {"phase": "Apply", "claim": claim}}))
+        self.merge_run(
+            &self.open_name(),
+            &json!({"status": {"phase": "Apply", "claim": claim}}),
+        )
     }
 
     /// Ends cancelled runs, as the run controller does.
     pub(super) fn cancelled(&mut self) -> bool {
-        let open: Vec<_> =
-            self.runs.iter().filter(|run| is_open(run) && run.annotations().contains_key(names::CANCEL)).cloned().collect();
+        let open: Vec<_> = self
+            .runs
+            .iter()
+            .filter(|run| is_open(run) && run.annotations().contains_key(names::CANCEL))
+            .cloned()
+            .collect();
         for run in &open {
             self.end(&run.name_any(), RunResult::Canceled, &json!({}));
         }
@@ -291,7 +359,11 @@ impl World {
     }
 
     pub(super) fn merge_run(&mut self, name: &str, patch: &Value) -> &mut Self {
-        let run = self.runs.iter_mut().find(|run| run.name_any() == name).unwrap();
+        let run = self
+            .runs
+            .iter_mut()
+            .find(|run| run.name_any() == name)
+            .unwrap();
         let mut value = serde_json::to_value(&*run).unwrap();
         merge(&mut value, patch);
         *run = serde_json::from_value(value).unwrap();
@@ -307,18 +379,27 @@ impl World {
     /// The open run begins to plan.
     pub(super) fn begins(&mut self) -> &mut Self {
         let attempt = json!({"number": 1, "podName": "p", "open": true, "tries": 1});
-        self.merge_run(&self.open_name(), &json!({"status": {"phase": "Plan", "attempt": attempt}}))
+        self.merge_run(
+            &self.open_name(),
+            &json!({"status": {"phase": "Plan", "attempt": attempt}}),
+        )
     }
 
     /// The open run waits for approval.
     pub(super) fn waits(&mut self, add: u32) -> &mut Self {
         self.begins();
         let plan = self.plan(add);
-        self.merge_run(&self.open_name(), &json!({"status": {"phase": "AwaitingApproval", "plan": plan}}))
+        self.merge_run(
+            &self.open_name(),
+            &json!({"status": {"phase": "AwaitingApproval", "plan": plan}}),
+        )
     }
 
     pub(super) fn approved(&mut self) -> &mut Self {
-        self.merge_run(&self.open_name(), &json!({"metadata": {"annotations": {names::APPROVE: digest("c")}}}))
+        self.merge_run(
+            &self.open_name(),
+            &json!({"metadata": {"annotations": {names::APPROVE: digest("c")}}}),
+        )
     }
 
     pub(super) fn ends(&mut self, result: RunResult) -> &mut Self {
@@ -328,17 +409,24 @@ impl World {
 
     pub(super) fn fails(&mut self, class: &str, reason: &str) -> &mut Self {
         let failure = json!({"class": class, "reason": reason, "message": "m", "changes": "None"});
-        self.end(&self.open_name(), RunResult::Failed, &json!({"failure": failure}));
+        self.end(
+            &self.open_name(),
+            RunResult::Failed,
+            &json!({"failure": failure}),
+        );
         self
     }
 
     fn end(&mut self, name: &str, result: RunResult, more: &Value) {
-        let mut status = json!({"phase": result.phase(), "result": result, "completionTime": self.now});
+        let mut status =
+            json!({"phase": result.phase(), "result": result, "completionTime": self.now});
         merge(&mut status, more);
         self.merge_run(name, &json!({"status": status}));
     }
 }
 
 fn is_open(run: &TerraformRun) -> bool {
-    !run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)
+    !run.status
+        .as_ref()
+        .is_some_and(crds::TerraformRunStatus::is_terminal)
 }

@@ -90,12 +90,17 @@ impl Play {
 
     fn act(&mut self, version: Option<&String>, decision: Decision, steps: usize) {
         // The status write has the resourceVersion as a precondition; without it no action follows.
-        if self.world.status() != decision.status && version != self.world.layer.metadata.resource_version.as_ref() {
+        if self.world.status() != decision.status
+            && version != self.world.layer.metadata.resource_version.as_ref()
+        {
             return;
         }
         let before = self.world.made.len();
         self.world.act(decision, steps);
-        assert!(self.world.runs.iter().filter(|run| is_open(run)).count() <= 1, "two runs are under way");
+        assert!(
+            self.world.runs.iter().filter(|run| is_open(run)).count() <= 1,
+            "two runs are under way"
+        );
         assert!(self.world.made.len() <= before + 1);
     }
 
@@ -115,8 +120,18 @@ impl Play {
 
     /// Records which runs have planned, and which were withdrawn.
     fn watch(&mut self) {
-        for run in self.world.runs.iter().filter_map(RunSummary::of).map(|(_, run)| run) {
-            let of = (run.name.to_string(), run.content.to_string(), run.settings.to_string());
+        for run in self
+            .world
+            .runs
+            .iter()
+            .filter_map(RunSummary::of)
+            .map(|(_, run)| run)
+        {
+            let of = (
+                run.name.to_string(),
+                run.content.to_string(),
+                run.settings.to_string(),
+            );
             if run.was_taken_back() {
                 self.taken_back.insert(of.0);
             } else if run.has_planned() && !self.planned.contains(&of) {
@@ -134,13 +149,20 @@ impl Play {
                 let revision = self.revision;
                 self.world.pushed(revision, &format!("{content:x}"));
             }
-            (Step::Settings(n), _) => _ = world.change(&json!({"spec": {"template": {"workspace": format!("w{n}")}}})),
+            (Step::Settings(n), _) => {
+                _ = world.change(&json!({"spec": {"template": {"workspace": format!("w{n}")}}}))
+            }
             (Step::Look(steps), _) => {
                 let decision = world.decide();
                 let version = world.layer.metadata.resource_version.clone();
                 self.act(version.as_ref(), decision, *steps);
             }
-            (Step::Decide, _) => self.mind = Some((world.layer.metadata.resource_version.clone(), world.decide())),
+            (Step::Decide, _) => {
+                self.mind = Some((
+                    world.layer.metadata.resource_version.clone(),
+                    world.decide(),
+                ))
+            }
             (Step::Late, _) => {
                 // Only a push may have come since. An event of a run would wake the layer and cause a new decision.
                 if let Some((version, decision)) = self.mind.take()
@@ -153,8 +175,12 @@ impl Play {
             (Step::Waits, Some((true, Some(crds::Phase::Plan), _))) => _ = world.waits(1),
             // A cancelled run is neither approved nor claimed.
             (Step::Approves | Step::Claims, _)
-                if world.open().is_some_and(|run| run.annotations().contains_key(names::CANCEL)) => {}
-            (Step::Approves, Some((_, Some(crds::Phase::AwaitingApproval), false))) => _ = world.approved(),
+                if world
+                    .open()
+                    .is_some_and(|run| run.annotations().contains_key(names::CANCEL)) => {}
+            (Step::Approves, Some((_, Some(crds::Phase::AwaitingApproval), false))) => {
+                _ = world.approved()
+            }
             (Step::Claims, Some((_, Some(crds::Phase::AwaitingApproval), false))) => {
                 world.claims();
             }
@@ -169,7 +195,10 @@ impl Play {
                 }
             }
             (Step::Fails(helps), Some((true, ..))) => {
-                world.fails(if *helps { "Transient" } else { "Configuration" }, "PlanFailed");
+                world.fails(
+                    if *helps { "Transient" } else { "Configuration" },
+                    "PlanFailed",
+                );
             }
             (Step::Cancelled, Some((.., false))) => {
                 world.cancelled();
@@ -190,7 +219,9 @@ impl Play {
         for _ in 0..60 {
             self.world.settle();
             self.watch();
-            let Some((_, phase, claimed)) = self.stage() else { return };
+            let Some((_, phase, claimed)) = self.stage() else {
+                return;
+            };
             match phase {
                 _ if claimed => _ = self.world.ends(RunResult::Applied),
                 Some(crds::Phase::AwaitingApproval) => _ = self.world.ends(RunResult::Rejected),
@@ -301,7 +332,10 @@ fn ended_run_sorts_before_a_run_of_the_same_second() {
         world.waits(1);
         let second = world.open_name();
         world.settle();
-        assert_eq!(world.status().last_plan.map(|run| run.run), Some(second.clone()));
+        assert_eq!(
+            world.status().last_plan.map(|run| run.run),
+            Some(second.clone())
+        );
         assert_eq!(world.status().drift.map(|drift| drift.run), Some(second));
     }
 }

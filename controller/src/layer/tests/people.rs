@@ -8,21 +8,34 @@ fn on_commit_sets_operation_and_approval_of_the_run() {
     for (word, operation, mode) in [
         ("Dry", crds::Operation::Plan, crds::ApprovalMode::Manual),
         ("Manual", crds::Operation::Apply, crds::ApprovalMode::Manual),
-        ("Automatic", crds::Operation::Apply, crds::ApprovalMode::Automatic),
+        (
+            "Automatic",
+            crds::Operation::Apply,
+            crds::ApprovalMode::Automatic,
+        ),
     ] {
-        let world = World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": word}}})).settled();
+        let world = World::new()
+            .commit(1, "a")
+            .with(&json!({"spec": {"remediation": {"onCommit": word}}}))
+            .settled();
         let spec = &world.open().unwrap().spec;
         assert_eq!(spec.operation, operation, "{word}");
         assert_eq!(spec.approval.mode, mode, "{word}");
     }
-    let world = World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": "Newer"}}})).settled();
+    let world = World::new()
+        .commit(1, "a")
+        .with(&json!({"spec": {"remediation": {"onCommit": "Newer"}}}))
+        .settled();
     assert!(world.made.is_empty(), "a newer version's");
     assert!(world.status().state.is_none(), "a newer version's");
 }
 
 #[test]
 fn dry_layer_plans_again_when_set_to_manual() {
-    let mut world = World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": "Dry"}}})).settled();
+    let mut world = World::new()
+        .commit(1, "a")
+        .with(&json!({"spec": {"remediation": {"onCommit": "Dry"}}}))
+        .settled();
     world.waits(1).ends(RunResult::Planned).settle();
     assert_eq!(world.state(), Some(LayerState::ApplyNeeded));
     assert_eq!(world.condition(READY), is("True", "Planned"));
@@ -72,7 +85,10 @@ fn plan_request_before_a_crash_is_answered_once() {
 #[test]
 fn suspended_layer_creates_no_runs() {
     for (patch, undo) in [
-        (json!({"spec": {"suspend": true}}), json!({"spec": {"suspend": false}})),
+        (
+            json!({"spec": {"suspend": true}}),
+            json!({"spec": {"suspend": false}}),
+        ),
         (
             json!({"metadata": {"annotations": {names::SUSPEND: "true"}}}),
             json!({"metadata": {"annotations": {names::SUSPEND: null}}}),
@@ -90,9 +106,18 @@ fn suspended_layer_creates_no_runs() {
 
 #[test]
 fn unverified_layer_creates_no_runs_until_confirmed() {
-    let mut world = World::new().with(&json!({"metadata": {"annotations": {names::UNVERIFIED: "why"}}})).commit(1, "a").settled();
+    let mut world = World::new()
+        .with(&json!({"metadata": {"annotations": {names::UNVERIFIED: "why"}}}))
+        .commit(1, "a")
+        .settled();
     assert!(world.made.is_empty(), "{:?}", world.made);
-    assert!(world.status().next_step.unwrap().ends_with("pawl.run/unverified-"));
+    assert!(
+        world
+            .status()
+            .next_step
+            .unwrap()
+            .ends_with("pawl.run/unverified-")
+    );
     world.layer.metadata.annotations = None;
     world.settle();
     assert_eq!(world.made.len(), 1);
@@ -121,7 +146,10 @@ fn younger_layer_of_a_state_cancels_its_plan_and_waits() {
     assert!(world.waits_for().contains("layer older"));
     world.owner = Some(("else".into(), "older".into()));
     world.settle();
-    assert!(!world.waits_for().contains("layer older"), "what another namespace has is not said");
+    assert!(
+        !world.waits_for().contains("layer older"),
+        "what another namespace has is not said"
+    );
     world.owner = None;
     world.settle();
     assert_eq!(world.made.len(), 2);

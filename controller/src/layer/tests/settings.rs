@@ -31,7 +31,14 @@ fn template_merges_fields_and_replaces_lists() {
             "stack=own (layer)",
         ]
     );
-    let spec = effective.spec(&World::new().layer, &sha(1), crds::Operation::Apply, crds::Remediation::Manual).unwrap();
+    let spec = effective
+        .spec(
+            &World::new().layer,
+            &sha(1),
+            crds::Operation::Apply,
+            crds::Remediation::Manual,
+        )
+        .unwrap();
     let spec: crds::TerraformRunSpec = serde_json::from_value(spec).unwrap();
     assert_eq!(spec.variables.len(), 1);
     assert_eq!(spec.variables[0].name.as_str(), "b");
@@ -42,7 +49,14 @@ fn template_merges_fields_and_replaces_lists() {
 #[test]
 fn unknown_template_field_is_passed_on() {
     let effective = effective(&json!({}), &json!({"runner": {"newer": {"a": 1}}})).unwrap();
-    let spec = effective.spec(&World::new().layer, &sha(1), crds::Operation::Apply, crds::Remediation::Manual).unwrap();
+    let spec = effective
+        .spec(
+            &World::new().layer,
+            &sha(1),
+            crds::Operation::Apply,
+            crds::Remediation::Manual,
+        )
+        .unwrap();
     assert_eq!(spec["runner"]["newer"], json!({"a": 1}));
 }
 
@@ -50,7 +64,9 @@ fn unknown_template_field_is_passed_on() {
 fn settings_digest_covers_exactly_what_a_run_depends_on() {
     let of = |patch: &Value| {
         let world = World::new().with(patch);
-        Effective::of(&world.layer, world.repository.as_ref().unwrap()).unwrap().digest
+        Effective::of(&world.layer, world.repository.as_ref().unwrap())
+            .unwrap()
+            .digest
     };
     let plain = of(&json!({}));
     for patch in [
@@ -71,17 +87,33 @@ fn settings_digest_covers_exactly_what_a_run_depends_on() {
 
 #[test]
 fn invalid_template_is_reported_and_creates_no_run() {
-    for template in [json!({"timeouts": {"plan": "soon"}}), json!({"tool": {"name": "Newer"}}), json!({"approval": "yes"})] {
-        let world = World::new().commit(1, "a").with(&json!({"spec": {"template": template}})).settled();
+    for template in [
+        json!({"timeouts": {"plan": "soon"}}),
+        json!({"tool": {"name": "Newer"}}),
+        json!({"approval": "yes"}),
+    ] {
+        let world = World::new()
+            .commit(1, "a")
+            .with(&json!({"spec": {"template": template}}))
+            .settled();
         assert!(world.made.is_empty());
-        assert_eq!(world.condition(READY), ("False".into(), "TemplateInvalid".into()), "{template}");
+        assert_eq!(
+            world.condition(READY),
+            ("False".into(), "TemplateInvalid".into()),
+            "{template}"
+        );
     }
 }
 
 #[test]
 fn long_template_is_shown_in_128_lines_of_256_characters() {
-    let labels: Value = (0..200).map(|n| (format!("l{n}"), json!("x".repeat(500)))).collect::<serde_json::Map<_, _>>().into();
-    let lines = effective(&json!({}), &json!({"runner": {"labels": labels}})).unwrap().lines;
+    let labels: Value = (0..200)
+        .map(|n| (format!("l{n}"), json!("x".repeat(500))))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    let lines = effective(&json!({}), &json!({"runner": {"labels": labels}}))
+        .unwrap()
+        .lines;
     assert_eq!((lines.len(), lines[127].as_str()), (128, "and 74 more"));
     assert!(lines.iter().all(|line| line.chars().count() <= 256));
 }
@@ -91,12 +123,27 @@ fn expected_state_equals_the_state_of_the_run() {
     let key = |template: Value, has_datastore| {
         let world = World::new().with(&json!({"spec": {"template": template}}));
         let repository = world.repository.as_ref().unwrap();
-        let expected =
-            template::expected_state("team", &world.layer.spec.path, &world.layer.spec.template, repository, has_datastore);
+        let expected = template::expected_state(
+            "team",
+            &world.layer.spec.path,
+            &world.layer.spec.template,
+            repository,
+            has_datastore,
+        );
         let effective = Effective::of(&world.layer, repository).unwrap();
-        let spec = effective.spec(&world.layer, &sha(1), crds::Operation::Apply, crds::Remediation::Manual).unwrap();
+        let spec = effective
+            .spec(
+                &world.layer,
+                &sha(1),
+                crds::Operation::Apply,
+                crds::Remediation::Manual,
+            )
+            .unwrap();
         let spec = serde_json::from_value(spec).unwrap();
-        assert_eq!(expected, crds::state_key::expected("team", "any", &spec, has_datastore));
+        assert_eq!(
+            expected,
+            crds::state_key::expected("team", "any", &spec, has_datastore)
+        );
         expected
     };
     let managed = key(json!({}), true);
@@ -112,9 +159,16 @@ fn expected_state_equals_the_state_of_the_run() {
 fn planned(backend: bool) -> (World, String) {
     let mut world = World::begun();
     let effective = Effective::of(&world.layer, world.repository.as_ref().unwrap()).unwrap();
-    let key = if backend { digest("b") } else { effective.managed_key("team") };
+    let key = if backend {
+        digest("b")
+    } else {
+        effective.managed_key("team")
+    };
     world.waits(1);
-    world.merge_run(&world.open_name(), &json!({"status": {"plan": {"stateKey": key}}}));
+    world.merge_run(
+        &world.open_name(),
+        &json!({"status": {"plan": {"stateKey": key}}}),
+    );
     world.ends(crds::RunResult::Applied).settle();
     (world, effective.stack)
 }
@@ -122,7 +176,9 @@ fn planned(backend: bool) -> (World, String) {
 /// Renames the layer's directory; the content stays.
 fn rename(world: &mut World, template: &Value) {
     let source = json!({"of": "main\nlive/app\n-", "revision": sha(1), "content": digest("a")});
-    world.change(&json!({"spec": {"path": "live/app", "template": template}, "status": {"source": source}}));
+    world.change(
+        &json!({"spec": {"path": "live/app", "template": template}, "status": {"source": source}}),
+    );
     world.settle();
 }
 
@@ -134,7 +190,10 @@ fn renamed_directory_waits_until_the_stack_is_chosen() {
     assert_eq!(world.made.len(), 1);
     assert_eq!(world.condition(READY), is("False", "StateMoved"));
     let step = world.status().next_step.unwrap();
-    assert!(step.starts_with(&format!("set spec.template.stack: {stack} to keep")), "{step}");
+    assert!(
+        step.starts_with(&format!("set spec.template.stack: {stack} to keep")),
+        "{step}"
+    );
     // Either stack of the next step lets it continue, and is recorded.
     for chosen in [stack.clone(), "new".to_owned()] {
         let (mut world, _) = planned(false);
@@ -142,7 +201,9 @@ fn renamed_directory_waits_until_the_stack_is_chosen() {
         assert_eq!(world.made.len(), 2, "{chosen}");
     }
     // A destroy with an empty state would find nothing and remove the finalizer.
-    world.change(&json!({"spec": {"deletionPolicy": "Destroy"}, "metadata": {"deletionTimestamp": t0()}}));
+    world.change(
+        &json!({"spec": {"deletionPolicy": "Destroy"}, "metadata": {"deletionTimestamp": t0()}}),
+    );
     world.settle();
     assert_eq!(world.made.len(), 1);
 }

@@ -38,7 +38,10 @@ fn fresh<'a>(s: &Situation<'a>) -> Option<&'a Journal> {
 /// Whether the run has ended without an account of its objects and is still asked about.
 fn is_missing(s: &Situation<'_>) -> bool {
     let status = s.status();
-    let ended = status.completion_time.as_ref().is_some_and(|at| s.now < after(at.0, ASKED_FOR));
+    let ended = status
+        .completion_time
+        .as_ref()
+        .is_some_and(|at| s.now < after(at.0, ASKED_FOR));
     ended && status.claim.is_some() && status.journal.is_none() && status.result.is_some_and(is_due)
 }
 
@@ -55,7 +58,9 @@ pub(super) fn ask(s: &Situation<'_>) -> Option<Decision> {
     }
     Some(match s.notes.datastore_asked {
         // An account from before the settlement is asked for again at once; otherwise with backoff.
-        Some(asked) if s.now < asked.next_at && s.notes.journal.is_none() => Decision::until(asked.next_at, s.now),
+        Some(asked) if s.now < asked.next_at && s.notes.journal.is_none() => {
+            Decision::until(asked.next_at, s.now)
+        }
         Some(_) | None => Decision::act(Action::AskDatastore),
     })
 }

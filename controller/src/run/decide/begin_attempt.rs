@@ -28,11 +28,16 @@ pub(super) fn next(s: &Situation<'_>) -> Decision {
             return Decision::until(due, s.now);
         }
     }
-    if let Some(decision) = slots::still_waits(s).or_else(|| policies::wait(s)).or_else(|| slots::frozen(s)) {
+    if let Some(decision) = slots::still_waits(s)
+        .or_else(|| policies::wait(s))
+        .or_else(|| slots::frozen(s))
+    {
         return decision;
     }
     // The cached form has neither the state key nor the image.
-    let Some(whole) = s.run.whole() else { return Decision::act(Action::Read) };
+    let Some(whole) = s.run.whole() else {
+        return Decision::act(Action::Read);
+    };
     if s.run.spec.approval.mode == ApprovalMode::Automatic
         && let Some(want) = requested_lease(whole, false, s.settings.has_datastore())
         && let Some(decision) = state_queue::before_opening(s, &want.key)
@@ -43,31 +48,52 @@ pub(super) fn next(s: &Situation<'_>) -> Decision {
     if let Some(decision) = slots::before_opening(s, Class::Plan) {
         return decision;
     }
-    let (number, tries) = status.attempt.as_ref().map_or((1, 1), |old| (old.number + 1, old.tries + 1));
+    let (number, tries) = status
+        .attempt
+        .as_ref()
+        .map_or((1, 1), |old| (old.number + 1, old.tries + 1));
     let image = runner_pod::image(whole, s.settings).to_owned();
-    let opening = Opening { number, tries, image, restores: None };
-    Decision::write(Outcome::Opened { opening, lease: state_queue::taken(s) })
+    let opening = Opening {
+        number,
+        tries,
+        image,
+        restores: None,
+    };
+    Decision::write(Outcome::Opened {
+        opening,
+        lease: state_queue::taken(s),
+    })
 }
 
 /// The latest time for the adoption of the attempt.
 fn deadline(s: &Situation<'_>, attempt: &Attempt) -> Timestamp {
-    let start = SignedDuration::try_from(s.run.spec.timeouts.start.0).unwrap_or(SignedDuration::MAX);
+    let start =
+        SignedDuration::try_from(s.run.spec.timeouts.start.0).unwrap_or(SignedDuration::MAX);
     after(attempt.opened_at.as_ref().map_or(s.now, |t| t.0), start)
 }
 
 /// No agent has adopted the attempt: creates its pod, waits for it, or fails the run at the deadline.
 pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&PodView>) -> Decision {
     let deadline = deadline(s, attempt);
-    let refused = s.notes.refused.as_ref().filter(|refused| refused.attempt == attempt.number);
-    let trouble = pod.and_then(|pod| pod.trouble.clone()).or_else(|| match pod {
-        None => refused.map(|refused| refused.trouble.clone()),
-        Some(_) => None,
-    });
+    let refused = s
+        .notes
+        .refused
+        .as_ref()
+        .filter(|refused| refused.attempt == attempt.number);
+    let trouble = pod
+        .and_then(|pod| pod.trouble.clone())
+        .or_else(|| match pod {
+            None => refused.map(|refused| refused.trouble.clone()),
+            Some(_) => None,
+        });
     if s.now >= deadline {
         return give_up(s, attempt, trouble);
     }
     // Only the process that created the pod knows that the service account and its RBAC rules exist. Any other process creates them again.
-    let sure = s.notes.created.is_some_and(|(number, _)| number == attempt.number);
+    let sure = s
+        .notes
+        .created
+        .is_some_and(|(number, _)| number == attempt.number);
     let mut decision = Decision::until(deadline, s.now);
     if pod.is_none() || !sure {
         let due = refused.map_or(s.now, |refused: &PodRejection| refused.retry_at);
@@ -77,7 +103,10 @@ pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&Pod
         decision = Decision::until(due.min(deadline), s.now);
     }
     let outcome = match trouble {
-        Some(trouble) => Some(Outcome::NotStarting { trouble, until: deadline }),
+        Some(trouble) => Some(Outcome::NotStarting {
+            trouble,
+            until: deadline,
+        }),
         None if pod.is_some() => Some(Outcome::Starting),
         None => None,
     };
@@ -89,12 +118,21 @@ pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&Pod
 fn give_up(s: &Situation<'_>, attempt: &Attempt, trouble: Option<Trouble>) -> Decision {
     let trouble = trouble
         .or_else(|| s.status().stalled())
-        .unwrap_or_else(|| Trouble { reason: reason::POD_NOT_STARTED, text: format!("pod {} did not report", attempt.pod_name) });
-    let Some(run) = s.run.whole() else { return Decision::act(Action::Read) };
+        .unwrap_or_else(|| Trouble {
+            reason: reason::POD_NOT_STARTED,
+            text: format!("pod {} did not report", attempt.pod_name),
+        });
+    let Some(run) = s.run.whole() else {
+        return Decision::act(Action::Read);
+    };
     let not_pulled = trouble.reason == reason::IMAGE_NOT_AVAILABLE;
     let image = not_pulled.then(|| runner_pod::attempt_image(run, attempt, s.settings).to_owned());
     let ending = Ending::NotStarted { trouble, image };
-    closing(s, attempt, Outcome::Ended(RunEnd::unclaimed(ending, true, None)))
+    closing(
+        s,
+        attempt,
+        Outcome::Ended(RunEnd::unclaimed(ending, true, None)),
+    )
 }
 
 /// Schedules the next try of a refused creation.
@@ -104,6 +142,13 @@ pub(in crate::run) fn refused_again(
     trouble: Trouble,
     now: Timestamp,
 ) -> PodRejection {
-    let times = before.filter(|refused| refused.attempt == attempt).map_or(1, |refused| refused.times.saturating_add(1));
-    PodRejection { attempt, trouble, times, retry_at: after(now, wait(CALLS, times)) }
+    let times = before
+        .filter(|refused| refused.attempt == attempt)
+        .map_or(1, |refused| refused.times.saturating_add(1));
+    PodRejection {
+        attempt,
+        trouble,
+        times,
+        retry_at: after(now, wait(CALLS, times)),
+    }
 }

@@ -12,8 +12,12 @@ use crds::{Attempt, names};
 /// Closes the attempt, and deletes the service account if no pod's finalizer will cause its clean-up.
 pub(super) fn closing(s: &Situation<'_>, attempt: &Attempt, outcome: Outcome) -> Decision {
     let mut actions = vec![Action::Write(outcome)];
-    if s.pod.is_none_or(|pod| !pod.held || pod.attempt != attempt.number) {
-        actions.push(Action::DeleteAccount { name: attempt.pod_name.clone() });
+    if s.pod
+        .is_none_or(|pod| !pod.held || pod.attempt != attempt.number)
+    {
+        actions.push(Action::DeleteAccount {
+            name: attempt.pod_name.clone(),
+        });
     }
     Decision::all(actions)
 }
@@ -34,12 +38,23 @@ pub(super) fn remove(run: &RunView) -> Decision {
 
 /// Cleans up the pod of a closed attempt. Its finalizer is removed last: it marks that the clean-up is due.
 pub(super) fn pod(s: &Situation<'_>) -> Option<Decision> {
-    let attempt = s.status().attempt.as_ref().filter(|attempt| !attempt.open)?;
-    let pod = s.pod.filter(|pod| pod.held && pod.attempt == attempt.number)?;
-    let mut actions = vec![Action::DeleteAccount { name: attempt.pod_name.clone() }];
+    let attempt = s
+        .status()
+        .attempt
+        .as_ref()
+        .filter(|attempt| !attempt.open)?;
+    let pod = s
+        .pod
+        .filter(|pod| pod.held && pod.attempt == attempt.number)?;
+    let mut actions = vec![Action::DeleteAccount {
+        name: attempt.pod_name.clone(),
+    }];
     if pod.ended.is_none() && !pod.deleting {
         actions.push(Action::delete(pod));
     }
-    actions.push(Action::ReleasePod { name: pod.name.clone(), uid: pod.uid.clone() });
+    actions.push(Action::ReleasePod {
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+    });
     Some(Decision::all(actions))
 }

@@ -29,44 +29,74 @@ fn unkept(s: &Situation<'_>) -> Option<String> {
 pub(super) fn ended(s: &Situation<'_>, attempt: &Attempt) -> Decision {
     let result = s.status().result.unwrap_or(RunResult::Failed);
     let returns_lease = state_queue::returns_at_end(s, result);
-    closing(s, attempt, Outcome::FinishedAndClosed { unkept: unkept(s), returns_lease })
+    closing(
+        s,
+        attempt,
+        Outcome::FinishedAndClosed {
+            unkept: unkept(s),
+            returns_lease,
+        },
+    )
 }
 
 /// The pod's termination message, if the process that the status names wrote it.
-fn believed<'a>(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: &'a PodView) -> Option<&'a TerminationMessage> {
+fn believed<'a>(
+    s: &Situation<'_>,
+    open: &OpenAttempt<'_>,
+    pod: &'a PodView,
+) -> Option<&'a TerminationMessage> {
     let message = pod.ended.as_ref()?.message.as_ref()?;
     let number = open.attempt.number;
     let adopted = s.status().adopted.as_ref().filter(|_| open.adopted);
-    let of_pod = message.run_uid == s.run.uid().unwrap_or_default() && message.attempt == number && message.pod_uid == pod.uid;
-    let of_process = adopted.is_none_or(|adopted| adopted.pod_uid == pod.uid && adopted.nonce == message.nonce);
+    let of_pod = message.run_uid == s.run.uid().unwrap_or_default()
+        && message.attempt == number
+        && message.pod_uid == pod.uid;
+    let of_process =
+        adopted.is_none_or(|adopted| adopted.pod_uid == pod.uid && adopted.nonce == message.nonce);
     (of_pod && of_process).then_some(message)
 }
 
 /// Rows 2 and 3: claimed without an end, and the pod ended.
 pub(super) fn claimed(s: &Situation<'_>, pod: &PodView) -> Decision {
     let message = pod.ended.as_ref().and_then(|ended| ended.message.as_ref());
-    if let Some((message, result)) = message.and_then(|message| Some((message, late_result::of_claim(s, message)?))) {
+    if let Some((message, result)) =
+        message.and_then(|message| Some((message, late_result::of_claim(s, message)?)))
+    {
         return delivered(s, message, result);
     }
     if message.is_some_and(|message| late_result::is_newer(s, message)) {
         // The held pod retains the message until a controller version runs that knows its result.
         return Decision::wait();
     }
-    unconfirmed(s, Unconfirmed::PodEnded(pod.ended.as_ref().map(|ended| ended.text.clone())))
+    unconfirmed(
+        s,
+        Unconfirmed::PodEnded(pod.ended.as_ref().map(|ended| ended.text.clone())),
+    )
 }
 
 /// Ends a claimed run with the result that the claiming process reported.
 fn delivered(s: &Situation<'_>, message: &TerminationMessage, result: RunResult) -> Decision {
-    end_claimed(s, Ending::Delivered { result, message: message.message.clone(), failure: message.failure.clone() })
+    end_claimed(
+        s,
+        Ending::Delivered {
+            result,
+            message: message.message.clone(),
+            failure: message.failure.clone(),
+        },
+    )
 }
 
 /// The pod does not prove how the apply ended: takes the datastore's answer, otherwise Indeterminate.
 pub(super) fn unconfirmed(s: &Situation<'_>, why: Unconfirmed) -> Decision {
     let found = match s.late_result {
-        LateResult::Unknown if s.settings.has_datastore() => return Decision::act(Action::AskDatastore),
+        LateResult::Unknown if s.settings.has_datastore() => {
+            return Decision::act(Action::AskDatastore);
+        }
         LateResult::Unknown | LateResult::Absent => None,
         LateResult::Found(message) if late_result::is_newer(s, message) => return Decision::wait(),
-        LateResult::Found(message) => late_result::of_claim(s, message).map(|result| (message, result)),
+        LateResult::Found(message) => {
+            late_result::of_claim(s, message).map(|result| (message, result))
+        }
     };
     match found {
         Some((message, result)) => delivered(s, message, result),
@@ -94,45 +124,82 @@ fn end_claimed(s: &Situation<'_>, ending: Ending) -> Decision {
 /// Indeterminate.
 pub(super) fn claimed_and_gone(s: &Situation<'_>, node: Option<String>) -> Decision {
     match s.status().stalled_since(reason::POD_GONE) {
-        Some(since) if s.now >= after(since, GONE_WAIT) => unconfirmed(s, Unconfirmed::PodGone { node, since }),
+        Some(since) if s.now >= after(since, GONE_WAIT) => {
+            unconfirmed(s, Unconfirmed::PodGone { node, since })
+        }
         Some(since) => Decision::until(after(since, GONE_WAIT), s.now),
-        None => Decision::write(Outcome::PodGone { node, record: lost_node::record(s, false) }),
+        None => Decision::write(Outcome::PodGone {
+            node,
+            record: lost_node::record(s, false),
+        }),
     }
 }
 
 /// Row 5: cancelled, denied, deleted, superseded or made before a restore, before the claim.
 pub(super) fn early(s: &Situation<'_>, attempt: &Attempt, ending: Ending) -> Decision {
-    closing(s, attempt, Outcome::Ended(RunEnd::unclaimed(ending, true, None)))
+    closing(
+        s,
+        attempt,
+        Outcome::Ended(RunEnd::unclaimed(ending, true, None)),
+    )
 }
 
 /// Closes an unclaimed attempt whose node is lost. The attempt did not fail, so it uses up no try.
 pub(super) fn node_lost(s: &Situation<'_>, open: &OpenAttempt<'_>, loss: NodeLoss) -> Decision {
-    closing(s, open.attempt, Outcome::NodeLost { loss, plan_waits: open.waiting.is_some() })
+    closing(
+        s,
+        open.attempt,
+        Outcome::NodeLost {
+            loss,
+            plan_waits: open.waiting.is_some(),
+        },
+    )
 }
 
 /// Rows 6 and 7: unclaimed, and the pod ended or is gone.
-pub(super) fn unclaimed(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: Option<&PodView>) -> Decision {
+pub(super) fn unclaimed(
+    s: &Situation<'_>,
+    open: &OpenAttempt<'_>,
+    pod: Option<&PodView>,
+) -> Decision {
     let (status, attempt, adopted) = (s.status(), open.attempt, open.adopted);
     let message = pod.and_then(|pod| believed(s, open, pod));
     let phase = status.phase.unwrap_or(Phase::Pending);
     // Before the adoption the failure in the status is the controller's own: why the pod did not start.
     let said = status.failure.as_ref().filter(|_| adopted);
     // The pod ended as announced at the end of its hold.
-    let quiet = message.is_some_and(|message| message.result.is_none() && message.failure.is_none()) && said.is_none();
+    let quiet = message
+        .is_some_and(|message| message.result.is_none() && message.failure.is_none())
+        && said.is_none();
     // A result that the agent could not write to the status. Before the claim nothing was applied, whatever the message reports.
     let delivered = message
         .filter(|_| adopted)
         .and_then(|message| Some((message, message.result?)))
         .filter(|(_, result)| !result.needs_claim() && phase.may_become(result.phase()));
-    let failure = message.and_then(|message| message.failure.clone()).or_else(|| said.cloned());
-    let ends = |ending| closing(s, attempt, Outcome::Ended(RunEnd::unclaimed(ending, true, unkept(s))));
+    let failure = message
+        .and_then(|message| message.failure.clone())
+        .or_else(|| said.cloned());
+    let ends = |ending| {
+        closing(
+            s,
+            attempt,
+            Outcome::Ended(RunEnd::unclaimed(ending, true, unkept(s))),
+        )
+    };
     if let Some((message, result)) = delivered {
         let failure = failure.filter(|_| result.phase() == Phase::Failed);
-        return ends(Ending::Delivered { result, message: message.message.clone(), failure });
+        return ends(Ending::Delivered {
+            result,
+            message: message.message.clone(),
+            failure,
+        });
     }
     let cause = match (failure, pod.and_then(|pod| pod.ended.as_ref())) {
         (Some(failure), _) => Cause::Told(failure),
-        (None, Some(ended)) => Cause::PodEnded { reason: ended.reason, text: ended.text.clone() },
+        (None, Some(ended)) => Cause::PodEnded {
+            reason: ended.reason,
+            text: ended.text.clone(),
+        },
         (None, None) => Cause::PodGone,
     };
     if !cause.class().is_retried() {
@@ -145,8 +212,19 @@ pub(super) fn unclaimed(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: Option<&
         return closing(s, attempt, Outcome::Requeued);
     }
     if attempt.tries > s.run.spec.retry.limit {
-        return ends(Ending::TriesUsedUp { cause, restoring: false });
+        return ends(Ending::TriesUsedUp {
+            cause,
+            restoring: false,
+        });
     }
     let next = after(s.now, backoff(attempt.tries));
-    closing(s, attempt, Outcome::Retried { cause, unkept: unkept(s), next })
+    closing(
+        s,
+        attempt,
+        Outcome::Retried {
+            cause,
+            unkept: unkept(s),
+            next,
+        },
+    )
 }

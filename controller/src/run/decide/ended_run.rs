@@ -2,7 +2,9 @@
 
 use kube::{Resource as _, ResourceExt as _};
 
-use super::{apply_log, cleanup, close_attempt, late_result, policies, recovery, rerun, state_queue};
+use super::{
+    apply_log, cleanup, close_attempt, late_result, policies, recovery, rerun, state_queue,
+};
 use crate::{
     gc::expired_runs,
     run::{
@@ -16,7 +18,10 @@ use crds::{Attempt, RunResult, conditions, names};
 /// Stops a run without an open attempt.
 pub(super) fn stopped(s: &Situation<'_>, result: RunResult, why: &str) -> Decision {
     if s.status().phase.is_some() {
-        return cleanup::end(Ending::Stopped { result, why: why.to_owned() });
+        return cleanup::end(Ending::Stopped {
+            result,
+            why: why.to_owned(),
+        });
     }
     if s.run.meta().deletion_timestamp.is_some() {
         return cleanup::remove(s.run);
@@ -61,7 +66,11 @@ pub(super) fn at_rest(s: &Situation<'_>) -> Decision {
     if let Some(outcome) = late_result::settles(s) {
         return Decision::write(outcome);
     }
-    let acts = |decision: &Option<Decision>| decision.clone().filter(|decision| !decision.actions.is_empty());
+    let acts = |decision: &Option<Decision>| {
+        decision
+            .clone()
+            .filter(|decision| !decision.actions.is_empty())
+    };
     let lease = state_queue::confirmed(s);
     if let Some(decision) = acts(&lease).or_else(|| cleanup::pod(s)) {
         return decision;
@@ -77,7 +86,11 @@ pub(super) fn at_rest(s: &Situation<'_>) -> Decision {
         (false, _) => tidy(s),
     };
     if decision.actions.is_empty() {
-        decision.requeue = decision.requeue.into_iter().chain(lease.and_then(|lease| lease.requeue)).min();
+        decision.requeue = decision
+            .requeue
+            .into_iter()
+            .chain(lease.and_then(|lease| lease.requeue))
+            .min();
     }
     decision
 }
@@ -87,7 +100,11 @@ fn tidy(s: &Situation<'_>) -> Decision {
     if let Some(action) = unfinished(s) {
         return Decision::act(action);
     }
-    let reruns = s.run.annotations().get(names::RERUN).is_some_and(|value| value == "true");
+    let reruns = s
+        .run
+        .annotations()
+        .get(names::RERUN)
+        .is_some_and(|value| value == "true");
     if reruns && s.status().rerun.is_some() {
         // Removes the annotation, so that a second request is a change, which the policy refuses with the name of the run that answered the
         // first.
@@ -100,7 +117,13 @@ fn tidy(s: &Situation<'_>) -> Decision {
     }
     if reruns || recovers {
         // The admission policies decide who may ask.
-        let answer = || if reruns { rerun::answer(s) } else { recovery::answer(s) };
+        let answer = || {
+            if reruns {
+                rerun::answer(s)
+            } else {
+                recovery::answer(s)
+            }
+        };
         return policies::unproven(s).unwrap_or_else(answer);
     }
     if let Some(outcome) = apply_log::adds(s) {
@@ -114,11 +137,19 @@ fn tidy(s: &Situation<'_>) -> Decision {
 fn expire(s: &Situation<'_>) -> Decision {
     let status = s.status();
     let ttl = s.run.spec.ttl_seconds_after_finished;
-    match expired_runs::due(s.run, ttl, status.completion_time.as_ref(), status.result, s.settings) {
+    match expired_runs::due(
+        s.run,
+        ttl,
+        status.completion_time.as_ref(),
+        status.result,
+        s.settings,
+    ) {
         Some(due) if s.now >= due => Decision::act(Action::Prune),
         // The sweep of finished runs takes those that are due later.
         Some(due) => Decision {
-            requeue: Decision::until(due, s.now).requeue.filter(|wait| *wait < 2 * expired_runs::SWEEP),
+            requeue: Decision::until(due, s.now)
+                .requeue
+                .filter(|wait| *wait < 2 * expired_runs::SWEEP),
             ..Decision::wait()
         },
         None => Decision::wait(),

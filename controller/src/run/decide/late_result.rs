@@ -19,7 +19,8 @@ const ASKED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// without changes or planned only: such a result is ignored.
 pub(super) fn of_claim(s: &Situation<'_>, message: &TerminationMessage) -> Option<RunResult> {
     let result = message.result.filter(|_| is_claimant(s, message))?;
-    let legal = (result.needs_claim() || result == RunResult::Failed) && Phase::Apply.may_become(result.phase());
+    let legal = (result.needs_claim() || result == RunResult::Failed)
+        && Phase::Apply.may_become(result.phase());
     legal.then_some(result)
 }
 
@@ -40,7 +41,9 @@ fn is_claimant(s: &Situation<'_>, message: &TerminationMessage) -> bool {
 /// Whether the run is Indeterminate and not settled.
 fn open_question(s: &Situation<'_>) -> bool {
     let status = s.status();
-    status.result == Some(RunResult::Indeterminate) && status.settled.is_none() && status.claim.is_some()
+    status.result == Some(RunResult::Indeterminate)
+        && status.settled.is_none()
+        && status.claim.is_some()
 }
 
 /// Proof of how an Indeterminate apply ended, from its pod or the datastore. Recorded once.
@@ -50,10 +53,16 @@ pub(super) fn settles(s: &Situation<'_>) -> Option<Outcome> {
         LateResult::Found(message) => Some(&**message),
         LateResult::Absent | LateResult::Unknown => None,
     };
-    let proves = |message| of_claim(s, message).filter(|result| *result != RunResult::Indeterminate);
+    let proves =
+        |message| of_claim(s, message).filter(|result| *result != RunResult::Indeterminate);
     let mut messages = [of_pod, of_store].into_iter().flatten();
-    let (message, result) = messages.find_map(|message| Some((message, proves(message)?))).filter(|_| open_question(s))?;
-    Some(Outcome::Settled { result, message: message.message.clone() })
+    let (message, result) = messages
+        .find_map(|message| Some((message, proves(message)?)))
+        .filter(|_| open_question(s))?;
+    Some(Outcome::Settled {
+        result,
+        message: message.message.clone(),
+    })
 }
 
 /// Asks the datastore about an Indeterminate run, with backoff.
@@ -72,7 +81,13 @@ pub(super) fn ask(s: &Situation<'_>) -> Option<Decision> {
     })
 }
 
-pub(in crate::run) fn asked_again(before: Option<DatastoreAsked>, now: Timestamp) -> DatastoreAsked {
+pub(in crate::run) fn asked_again(
+    before: Option<DatastoreAsked>,
+    now: Timestamp,
+) -> DatastoreAsked {
     let times = before.map_or(1, |asked| asked.times.saturating_add(1));
-    DatastoreAsked { times, next_at: after(now, wait(QUESTIONS, times)) }
+    DatastoreAsked {
+        times,
+        next_at: after(now, wait(QUESTIONS, times)),
+    }
 }

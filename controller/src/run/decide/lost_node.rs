@@ -32,15 +32,25 @@ pub(super) fn record(s: &Situation<'_>, boot: bool) -> Option<NodeRecord> {
         && !node.boot_id.is_empty()
         && boot_id(Some(attempt), name).is_none()
     {
-        return Some(NodeRecord { name: name.to_owned(), boot_id: Some(node.boot_id.clone()) });
+        return Some(NodeRecord {
+            name: name.to_owned(),
+            boot_id: Some(node.boot_id.clone()),
+        });
     }
     let is_new = !is_recorded(s) && s.notes.node_told != Some(attempt.number);
-    is_new.then(|| NodeRecord { name: name.to_owned(), boot_id: None })
+    is_new.then(|| NodeRecord {
+        name: name.to_owned(),
+        boot_id: None,
+    })
 }
 
 /// Whether the status records the node of the pod.
 pub(super) fn is_recorded(s: &Situation<'_>) -> bool {
-    let said = s.status().attempt.as_ref().and_then(|attempt| attempt.node(s.status().adopted.as_ref()));
+    let said = s
+        .status()
+        .attempt
+        .as_ref()
+        .and_then(|attempt| attempt.node(s.status().adopted.as_ref()));
     said.is_some() && said == s.node_name
 }
 
@@ -51,21 +61,31 @@ fn lost_since(s: &Situation<'_>) -> Option<Timestamp> {
 
 /// The time at which an unclaimed attempt on a lost node is closed.
 pub(super) fn due(s: &Situation<'_>, pod: &PodView) -> Timestamp {
-    let wait = pod.tolerates.map_or(NODE_WAIT, |seconds| SignedDuration::from_secs(seconds).min(NODE_WAIT));
+    let wait = pod.tolerates.map_or(NODE_WAIT, |seconds| {
+        SignedDuration::from_secs(seconds).min(NODE_WAIT)
+    });
     after(lost_since(s).unwrap_or(s.now), wait)
 }
 
 /// Reports a lost node; `None` if the status reports it already.
 pub(super) fn not_ready(s: &Situation<'_>, pod: &PodView, node: &NodeView) -> Option<Action> {
     let (retry_at, record) = (due(s, pod), record(s, true));
-    let outcome = Outcome::NodeNotReady { node: node.clone(), pod: pod.name.clone(), retry_at, record };
+    let outcome = Outcome::NodeNotReady {
+        node: node.clone(),
+        pod: pod.name.clone(),
+        retry_at,
+        record,
+    };
     say::news(s.run, s.now, outcome)
 }
 
 /// The person who abandons the apply, and the reason.
 fn abandoned(run: &RunView) -> Option<(&str, &str)> {
     let why = run.annotations().get(names::ABANDON)?;
-    let by = run.annotations().get(names::ABANDONED_BY).map_or("unknown", String::as_str);
+    let by = run
+        .annotations()
+        .get(names::ABANDONED_BY)
+        .map_or("unknown", String::as_str);
     Some((by, why))
 }
 
@@ -80,10 +100,16 @@ pub(super) enum Abandon {
 
 /// Whether a person abandoned an apply whose node is not Ready.
 pub(super) fn abandon(s: &Situation<'_>) -> Abandon {
-    let (Some((by, why)), Fate::Lost(node)) = (abandoned(s.run), &s.fate) else { return Abandon::No };
+    let (Some((by, why)), Fate::Lost(node)) = (abandoned(s.run), &s.fate) else {
+        return Abandon::No;
+    };
     // The annotation's author is verified only while the policies are enforced.
     match unproven(s) {
-        None => Abandon::Yes(Unconfirmed::Abandoned { node: node.name.clone(), by: by.to_owned(), why: why.to_owned() }),
+        None => Abandon::Yes(Unconfirmed::Abandoned {
+            node: node.name.clone(),
+            by: by.to_owned(),
+            why: why.to_owned(),
+        }),
         Some(decision) => Abandon::Waits(decision),
     }
 }
@@ -96,5 +122,7 @@ pub(super) fn refuses(s: &Situation<'_>) -> bool {
 
 /// Whether the status reports the refusal to abandon already.
 pub(super) fn told_refusal(s: &Situation<'_>) -> bool {
-    s.status().condition(conditions::STALLED, reason::ABANDON_REFUSED).is_some()
+    s.status()
+        .condition(conditions::STALLED, reason::ABANDON_REFUSED)
+        .is_some()
 }

@@ -58,16 +58,32 @@ fn outcomes(s: &Situation<'_>) -> Decision {
     let release = || cleanup::pod(s);
     match &s.stage {
         Stage::Newer => Decision::wait(),
-        Stage::New => release().or_else(|| finalizer(s)).unwrap_or_else(|| begin_attempt::next(s)),
-        Stage::WaitingPlan { plan, attempt } => {
-            release().or_else(|| finalizer(s)).unwrap_or_else(|| waiting_plan::wait(s, plan, attempt))
-        }
+        Stage::New => release()
+            .or_else(|| finalizer(s))
+            .unwrap_or_else(|| begin_attempt::next(s)),
+        Stage::WaitingPlan { plan, attempt } => release()
+            .or_else(|| finalizer(s))
+            .unwrap_or_else(|| waiting_plan::wait(s, plan, attempt)),
         Stage::Open(open) => open_attempt::unclaimed(s, open),
-        Stage::Stopping { result, why, open: Some(open) } => open_attempt::stopping(s, open, *result, why),
-        Stage::Stopping { result, why, open: None } => release().unwrap_or_else(|| ended_run::stopped(s, *result, why)),
-        Stage::Claimed { claim, attempt, pod } => open_attempt::claimed(s, claim, attempt, pod),
+        Stage::Stopping {
+            result,
+            why,
+            open: Some(open),
+        } => open_attempt::stopping(s, open, *result, why),
+        Stage::Stopping {
+            result,
+            why,
+            open: None,
+        } => release().unwrap_or_else(|| ended_run::stopped(s, *result, why)),
+        Stage::Claimed {
+            claim,
+            attempt,
+            pod,
+        } => open_attempt::claimed(s, claim, attempt, pod),
         // Closing a claimed attempt ends its run in the same write, so another writer closed it. No further attempt, ever.
-        Stage::ClaimedClosed => release().unwrap_or_else(|| close_attempt::unconfirmed(s, Unconfirmed::AttemptClosed)),
+        Stage::ClaimedClosed => {
+            release().unwrap_or_else(|| close_attempt::unconfirmed(s, Unconfirmed::AttemptClosed))
+        }
         Stage::EndedOpen { attempt, pod } => ended_run::but_open(s, attempt, pod),
         Stage::AtRest => ended_run::at_rest(s),
     }

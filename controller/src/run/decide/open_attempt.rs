@@ -16,8 +16,22 @@ use crate::{
 use crds::{ApprovalMode, Attempt, Claim, Phase, PlanStatus, RunResult, conditions};
 
 /// An unclaimed run is asked to end: gives its agent time to end by itself first.
-pub(super) fn stopping(s: &Situation<'_>, open: &OpenAttempt<'_>, result: RunResult, why: &str) -> Decision {
-    let early = || close_attempt::early(s, open.attempt, Ending::Stopped { result, why: why.to_owned() });
+pub(super) fn stopping(
+    s: &Situation<'_>,
+    open: &OpenAttempt<'_>,
+    result: RunResult,
+    why: &str,
+) -> Decision {
+    let early = || {
+        close_attempt::early(
+            s,
+            open.attempt,
+            Ending::Stopped {
+                result,
+                why: why.to_owned(),
+            },
+        )
+    };
     match open.pod {
         AttemptPod::Unknown => close_attempt::look_again(s.now),
         AttemptPod::Running(pod) if open.adopted => {
@@ -39,9 +53,16 @@ pub(super) fn stopping(s: &Situation<'_>, open: &OpenAttempt<'_>, result: RunRes
 
 /// An open attempt without a claim, of a run that is not asked to end.
 pub(super) fn unclaimed(s: &Situation<'_>, open: &OpenAttempt<'_>) -> Decision {
-    let OpenAttempt { attempt, pod, adopted, plan, waiting } = open;
+    let OpenAttempt {
+        attempt,
+        pod,
+        adopted,
+        plan,
+        waiting,
+    } = open;
     if let AttemptPod::Running(_) | AttemptPod::Absent = pod
-        && let Some(ending) = waiting_plan::superseded(s).or_else(|| waiting_plan::before_restore(s))
+        && let Some(ending) =
+            waiting_plan::superseded(s).or_else(|| waiting_plan::before_restore(s))
     {
         return close_attempt::early(s, attempt, ending);
     }
@@ -50,7 +71,10 @@ pub(super) fn unclaimed(s: &Situation<'_>, open: &OpenAttempt<'_>) -> Decision {
     {
         return decision;
     }
-    if let (false, Some(outcome)) = (adopted, waiting.and_then(|plan| approval::withdrawal(s, plan))) {
+    if let (false, Some(outcome)) = (
+        adopted,
+        waiting.and_then(|plan| approval::withdrawal(s, plan)),
+    ) {
         return Decision::write(outcome);
     }
     if let (true, AttemptPod::Running(_)) = (*adopted && slots::ends_hold(s, open), pod) {
@@ -67,7 +91,12 @@ pub(super) fn unclaimed(s: &Situation<'_>, open: &OpenAttempt<'_>) -> Decision {
 }
 
 /// An open attempt that has claimed its plan.
-pub(super) fn claimed(s: &Situation<'_>, claim: &Claim, attempt: &Attempt, pod: &AttemptPod<'_>) -> Decision {
+pub(super) fn claimed(
+    s: &Situation<'_>,
+    claim: &Claim,
+    attempt: &Attempt,
+    pod: &AttemptPod<'_>,
+) -> Decision {
     let pod = match pod {
         AttemptPod::Unknown => return close_attempt::look_again(s.now),
         AttemptPod::Ended(pod) => return close_attempt::claimed(s, pod),
@@ -92,13 +121,24 @@ pub(super) fn claimed(s: &Situation<'_>, claim: &Claim, attempt: &Attempt, pod: 
 fn off(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: &PodView) -> Option<Decision> {
     match &s.fate {
         Fate::Unknown | Fate::Ready => None,
-        Fate::Over(why) => Some(close_attempt::node_lost(s, open, NodeLoss::Over(why.clone()))),
+        Fate::Over(why) => Some(close_attempt::node_lost(
+            s,
+            open,
+            NodeLoss::Over(why.clone()),
+        )),
         Fate::Lost(view) => Some(if let Some(action) = lost_node::not_ready(s, pod, view) {
             Decision::act(action)
         } else if s.now < lost_node::due(s, pod) {
             Decision::until(lost_node::due(s, pod), s.now)
         } else {
-            close_attempt::node_lost(s, open, NodeLoss::NotReady { node: view.name.clone(), pod: pod.name.clone() })
+            close_attempt::node_lost(
+                s,
+                open,
+                NodeLoss::NotReady {
+                    node: view.name.clone(),
+                    pod: pod.name.clone(),
+                },
+            )
         }),
     }
 }
@@ -106,20 +146,27 @@ fn off(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: &PodView) -> Option<Decis
 /// The agent works: handles approvals, and writes conditions that are worth a write.
 fn progress(s: &Situation<'_>, claim: Option<&Claim>, plan: Option<&PlanStatus>) -> Decision {
     let (mode, status) = (s.run.approval_mode(), s.status());
-    if let (None, Some(plan), Some(Phase::AwaitingApproval), ApprovalMode::Manual) = (claim, plan, status.phase, mode) {
+    if let (None, Some(plan), Some(Phase::AwaitingApproval), ApprovalMode::Manual) =
+        (claim, plan, status.phase, mode)
+    {
         return approval::decide(s, plan);
     }
     if let Some(decision) = stale_lock::decide(s) {
         return decision;
     }
-    if let (None, Some(key), ApprovalMode::Automatic) = (claim, plan.and_then(|plan| plan.state_key.as_deref()), mode)
+    if let (None, Some(key), ApprovalMode::Automatic) =
+        (claim, plan.and_then(|plan| plan.state_key.as_deref()), mode)
         && let Some(decision) = state_queue::before_claim(s, key)
     {
         return decision;
     }
     let refuses = lost_node::refuses(s);
     let abandon_refused = refuses && !lost_node::told_refusal(s);
-    let mut working = Working { abandon_refused, planned: false, record: None };
+    let mut working = Working {
+        abandon_refused,
+        planned: false,
+        record: None,
+    };
     let mut decision = Decision::wait();
     if let (Some(claim), Some(_)) = (claim, plan) {
         let due = after(claim.at.0, LATE_CONDITIONS);
@@ -130,7 +177,9 @@ fn progress(s: &Situation<'_>, claim: Option<&Claim>, plan: Option<&PlanStatus>)
             decision = Decision::until(due, s.now);
         }
     }
-    decision.actions.push(Action::Write(Outcome::Working(working)));
+    decision
+        .actions
+        .push(Action::Write(Outcome::Working(working)));
     if refuses {
         decision.actions.push(Action::TakeOff(&lost_node::ABANDONS));
     }

@@ -18,7 +18,9 @@ pub(super) fn unproven(s: &Situation<'_>) -> Option<Decision> {
 pub(super) fn wait(s: &Situation<'_>) -> Option<Decision> {
     let mut decision = unproven(s)?;
     if let Policies::Missing { missing, .. } = s.policies {
-        decision.actions.push(Action::Write(Outcome::PolicyMissing(missing.clone())));
+        decision
+            .actions
+            .push(Action::Write(Outcome::PolicyMissing(missing.clone())));
     }
     Some(decision)
 }

@@ -15,24 +15,40 @@ use crds::{TerraformRun, TerraformRunSpec, datastore::StateId, names};
 /// Creates the run and records its name.
 pub(super) fn answer(s: &Situation<'_>) -> Decision {
     let name = names::rerun_name(&s.run.name_any(), &s.run.uid().unwrap_or_default());
-    Decision::all(vec![Action::CreateRerun, Action::Write(Outcome::RerunCreated(name))])
+    Decision::all(vec![
+        Action::CreateRerun,
+        Action::Write(Outcome::RerunCreated(name)),
+    ])
 }
 
 /// The new run. Its name is derived from the old run's UID, so two requests create one run.
 pub(in crate::run) fn fresh_run(run: &TerraformRun) -> TerraformRun {
-    same_spec(run, names::rerun_name(&run.name_any(), &run.uid().unwrap_or_default()), names::RERUN_OF)
+    same_spec(
+        run,
+        names::rerun_name(&run.name_any(), &run.uid().unwrap_or_default()),
+        names::RERUN_OF,
+    )
 }
 
 /// A run of that name with the same spec and the same managed state. `origin` is the annotation that names the old run.
 pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> TerraformRun {
     // The new run is in no manifest: a tool that found its label on it would delete it, and its TTL would never prune it.
-    let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY || expired_runs::KEPT_BY.contains(&key);
+    let own = |key: &str| {
+        key.starts_with("pawl.run/")
+            || key == names::LABEL_MANAGED_BY
+            || expired_runs::KEPT_BY.contains(&key)
+    };
     let mut spec = run.spec.clone();
     if spec.source.inline.is_some() {
         // Without it the new run would use another managed state, without the old run's objects.
         spec.stack = Some(StateId::of(&run.name_any(), &spec).stack);
     }
-    let labels = run.labels().iter().filter(|(key, _)| !own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let labels = run
+        .labels()
+        .iter()
+        .filter(|(key, _)| !own(key))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
     TerraformRun {
         metadata: ObjectMeta {
             name: Some(name),
@@ -50,9 +66,17 @@ pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> Terra
 ///
 /// # Errors
 /// Never: both have string keys.
-pub(in crate::run) fn carried(stored: &Value, old: &TerraformRunSpec, fresh: &TerraformRunSpec) -> serde_json::Result<Value> {
+pub(in crate::run) fn carried(
+    stored: &Value,
+    old: &TerraformRunSpec,
+    fresh: &TerraformRunSpec,
+) -> serde_json::Result<Value> {
     let mut spec = stored.clone();
-    carry(&mut spec, &serde_json::to_value(old)?, &serde_json::to_value(fresh)?);
+    carry(
+        &mut spec,
+        &serde_json::to_value(old)?,
+        &serde_json::to_value(fresh)?,
+    );
     Ok(spec)
 }
 
@@ -60,15 +84,24 @@ fn carry(to: &mut Value, old: &Value, fresh: &Value) {
     if old == fresh {
         return;
     }
-    let (Some(fields), Some(before), Some(after)) = (to.as_object_mut(), old.as_object(), fresh.as_object()) else {
+    let (Some(fields), Some(before), Some(after)) =
+        (to.as_object_mut(), old.as_object(), fresh.as_object())
+    else {
         *to = fresh.clone();
         return;
     };
     for key in before.keys().filter(|key| !after.contains_key(*key)) {
         fields.remove(key);
     }
-    for (key, value) in after.iter().filter(|(key, value)| before.get(*key) != Some(*value)) {
-        carry(fields.entry(key.clone()).or_insert(Value::Null), before.get(key).unwrap_or(&Value::Null), value);
+    for (key, value) in after
+        .iter()
+        .filter(|(key, value)| before.get(*key) != Some(*value))
+    {
+        carry(
+            fields.entry(key.clone()).or_insert(Value::Null),
+            before.get(key).unwrap_or(&Value::Null),
+            value,
+        );
     }
 }
 
@@ -95,7 +128,12 @@ mod tests {
         let mut wanted = stored.clone();
         wanted["stack"] = "net".into();
         assert_eq!(again, wanted);
-        let recovered = carried(&stored, &whole.spec, &super::super::recovery::fresh_run(&whole).spec).unwrap();
+        let recovered = carried(
+            &stored,
+            &whole.spec,
+            &super::super::recovery::fresh_run(&whole).spec,
+        )
+        .unwrap();
         wanted["recover"] = json!({"fromRun": "net"});
         wanted["approval"]["mode"] = "Manual".into();
         assert_eq!(recovered, wanted);
@@ -109,7 +147,10 @@ mod tests {
             [
                 ("team".into(), "a".into()),
                 ("pawl.run/x".into(), "y".into()),
-                (names::LABEL_LAYER.into(), "a run beside the layer, and none of its own".into()),
+                (
+                    names::LABEL_LAYER.into(),
+                    "a run beside the layer, and none of its own".into(),
+                ),
                 ("app.kubernetes.io/instance".into(), "of Argo CD".into()),
             ]
             .into(),
@@ -123,11 +164,25 @@ mod tests {
             .into(),
         );
         let fresh = fresh_run(&run);
-        assert_eq!(fresh.spec, TerraformRunSpec { stack: Some("net".into()), ..run.spec.clone() }, "the same managed state");
+        assert_eq!(
+            fresh.spec,
+            TerraformRunSpec {
+                stack: Some("net".into()),
+                ..run.spec.clone()
+            },
+            "the same managed state"
+        );
         let again = fresh_run(&fresh);
         assert_eq!(again.spec.stack.as_deref(), Some("net"));
-        assert!(fresh.status.is_none() && fresh.metadata.finalizers.is_none() && fresh.metadata.uid.is_none());
+        assert!(
+            fresh.status.is_none()
+                && fresh.metadata.finalizers.is_none()
+                && fresh.metadata.uid.is_none()
+        );
         assert_eq!(fresh.labels().len(), 1);
-        assert_eq!(fresh.annotations().iter().collect::<Vec<_>>(), [(&names::RERUN_OF.to_owned(), &"net".to_owned())]);
+        assert_eq!(
+            fresh.annotations().iter().collect::<Vec<_>>(),
+            [(&names::RERUN_OF.to_owned(), &"net".to_owned())]
+        );
     }
 }

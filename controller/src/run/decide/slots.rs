@@ -47,7 +47,8 @@ pub(super) fn still_waits(s: &Situation<'_>) -> Option<Decision> {
 
 /// The namespace is frozen: reports it. The end of the freeze triggers a reconcile.
 pub(super) fn frozen(s: &Situation<'_>) -> Option<Decision> {
-    s.frozen.map(|frozen| Decision::write(Outcome::Blocked(WaitReason::Frozen(frozen.clone()))))
+    s.frozen
+        .map(|frozen| Decision::write(Outcome::Blocked(WaitReason::Frozen(frozen.clone()))))
 }
 
 /// Before an attempt of that class is opened: `None` when it has its slot; otherwise requests one, or waits for one without a pod.

@@ -21,7 +21,12 @@ const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
 pub(super) fn decide(s: &Situation<'_>) -> Option<Decision> {
     let status = s.status();
     let lock = status.state_lock.as_ref()?;
-    if status.lock_release.as_ref().is_some_and(|release| release.id == lock.id) || pod_of(lock).is_none() {
+    if status
+        .lock_release
+        .as_ref()
+        .is_some_and(|release| release.id == lock.id)
+        || pod_of(lock).is_none()
+    {
         return None;
     }
     if let Some(by) = s.lock_left_by {
@@ -44,7 +49,12 @@ pub(in crate::run) fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
 }
 
 /// Whether that attempt's pod has ended for certain: `Ok` with its owner, otherwise the reason why the lock remains.
-pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) -> Result<Over, String> {
+pub(in crate::run) fn is_over(
+    run: &TerraformRun,
+    number: u32,
+    pod: &PodState,
+    now: Timestamp,
+) -> Result<Over, String> {
     let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
     if let Some(field) = run.unknown_word() {
         return Err(format!("{field} of {name} is a value of a newer version"));
@@ -59,13 +69,21 @@ pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, n
     let whose = format!("{name}, attempt {number}");
     match pod {
         PodState::Present(pod) if pod.ended.is_some() => Ok(Over::Ended(whose)),
-        PodState::Present(_) | PodState::Unknown => Err(format!("the pod of attempt {number} of {name} still runs")),
+        PodState::Present(_) | PodState::Unknown => {
+            Err(format!("the pod of attempt {number} of {name} still runs"))
+        }
         PodState::Absent => {
             // An upper bound: the next attempt opens only after this one is closed.
-            let closed = if attempt.number == number { attempt.closed_at } else { attempt.opened_at };
+            let closed = if attempt.number == number {
+                attempt.closed_at
+            } else {
+                attempt.opened_at
+            };
             let due = after(closed.map_or(now, |at| at.0), gone_wait(run));
             if now < due {
-                return Err(format!("the pod of attempt {number} of {name} is gone, and its end is not confirmed"));
+                return Err(format!(
+                    "the pod of attempt {number} of {name} is gone, and its end is not confirmed"
+                ));
             }
             Ok(Over::Gone(whose))
         }
@@ -79,7 +97,11 @@ pub(in crate::run) fn node_of(run: &TerraformRun, number: u32) -> Option<&str> {
     if attempt.number == number {
         return attempt.node(status.adopted.as_ref());
     }
-    attempt.former.iter().find(|former| former.number == number).map(|former| former.node_name.as_str())
+    attempt
+        .former
+        .iter()
+        .find(|former| former.number == number)
+        .map(|former| former.node_name.as_str())
 }
 
 /// How certain the end of a pod is.

@@ -17,20 +17,35 @@ const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Requests the result and the journal of a claimed run from the datastore. Without an answer the request is repeated later.
 pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
-    let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
+    let (namespace, uid) = (
+        seen.run.namespace().unwrap_or_default(),
+        seen.run.uid().unwrap_or_default(),
+    );
     seen.late_result = LateResult::Absent;
     if let (Some(datastore), Some(claim)) = (&ctx.datastore, &seen.status().claim) {
-        let (result, journal) =
-            tokio::join!(datastore.result(&namespace, &uid, claim.attempt), datastore.journal(&namespace, &uid, claim.attempt));
-        let journal =
-            journal.inspect_err(|error| tracing::warn!(error = causes(error), "the journal of the apply cannot be read"));
-        let told = journal.ok().map(|journal| (seen.status().settled.is_some(), Box::new(journal)));
-        ctx.memory.update(&uid, |notes| notes.journal.clone_from(&told));
+        let (result, journal) = tokio::join!(
+            datastore.result(&namespace, &uid, claim.attempt),
+            datastore.journal(&namespace, &uid, claim.attempt)
+        );
+        let journal = journal.inspect_err(|error| {
+            tracing::warn!(
+                error = causes(error),
+                "the journal of the apply cannot be read"
+            )
+        });
+        let told = journal
+            .ok()
+            .map(|journal| (seen.status().settled.is_some(), Box::new(journal)));
+        ctx.memory
+            .update(&uid, |notes| notes.journal.clone_from(&told));
         seen.notes.journal = told;
         match result {
             Ok(Some(message)) => seen.late_result = LateResult::Found(Box::new(message)),
             Ok(None) => {}
-            Err(error) => tracing::warn!(error = causes(&error), "the stored result of the apply cannot be read"),
+            Err(error) => tracing::warn!(
+                error = causes(&error),
+                "the stored result of the apply cannot be read"
+            ),
         }
     }
     let asked = ctx.memory.update(&uid, |notes| {
@@ -43,36 +58,62 @@ pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
 
 /// Releases the lock that the run left on its managed state.
 pub(super) async fn release_lock(seen: &mut Observed, ctx: &Context) {
-    let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
+    let (namespace, uid) = (
+        seen.run.namespace().unwrap_or_default(),
+        seen.run.uid().unwrap_or_default(),
+    );
     let released = match &ctx.datastore {
         Some(datastore) => datastore.release_lock(&namespace, &uid).await,
         None => Ok(()),
     };
-    let failed = released.err().map(|error| (ctx.cluster.now(), clip(&causes(&error), 200)));
+    let failed = released
+        .err()
+        .map(|error| (ctx.cluster.now(), clip(&causes(&error), 200)));
     seen.lock_released = failed.is_none();
-    ctx.memory.update(&uid, |notes| notes.unlock_failed.clone_from(&failed));
+    ctx.memory
+        .update(&uid, |notes| notes.unlock_failed.clone_from(&failed));
     seen.notes.unlock_failed = failed;
 }
 
 /// Deletes the bundles of a finished run in the background. The datastore's sweep deletes the rest after an error.
 pub(super) fn drop_bundles(run: &TerraformRun, ctx: &Context) {
-    let Some(datastore) = ctx.datastore.clone() else { return };
-    let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
+    let Some(datastore) = ctx.datastore.clone() else {
+        return;
+    };
+    let (namespace, uid) = (
+        run.namespace().unwrap_or_default(),
+        run.uid().unwrap_or_default(),
+    );
     tokio::spawn(async move {
         if let Err(error) = datastore.delete_bundles(&namespace, &uid).await {
-            tracing::info!(run.uid = uid, error = causes(&error), "bundles are left to the datastore's sweep");
+            tracing::info!(
+                run.uid = uid,
+                error = causes(&error),
+                "bundles are left to the datastore's sweep"
+            );
         }
     });
 }
 
 /// Deletes the datastore's objects of a deleted run. An error does not stop the deletion: the sweep deletes the rest.
 pub(super) async fn forget(run: &RunView, ctx: &Context) {
-    let Some(datastore) = &ctx.datastore else { return };
-    let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
-    let deleted = tokio::time::timeout(FORGET_TIMEOUT, datastore.delete_run(&namespace, &uid)).await;
+    let Some(datastore) = &ctx.datastore else {
+        return;
+    };
+    let (namespace, uid) = (
+        run.namespace().unwrap_or_default(),
+        run.uid().unwrap_or_default(),
+    );
+    let deleted =
+        tokio::time::timeout(FORGET_TIMEOUT, datastore.delete_run(&namespace, &uid)).await;
     match deleted {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::info!(error = causes(&error), "the run's objects are left to the datastore's sweep"),
-        Err(_) => tracing::info!("the run's objects are left to the datastore's sweep: no answer in time"),
+        Ok(Err(error)) => tracing::info!(
+            error = causes(&error),
+            "the run's objects are left to the datastore's sweep"
+        ),
+        Err(_) => {
+            tracing::info!("the run's objects are left to the datastore's sweep: no answer in time")
+        }
     }
 }

@@ -57,7 +57,13 @@ pub(super) async fn execute(
             Action::AddFinalizer { prove } => {
                 let run = seen.run.clone();
                 let (probed, added) = tokio::join!(
-                    async { if prove { Some(ctx.policies.prove(&namespace, &ctx.cluster).await) } else { None } },
+                    async {
+                        if prove {
+                            Some(ctx.policies.prove(&namespace, &ctx.cluster).await)
+                        } else {
+                            None
+                        }
+                    },
                     add_finalizer(&run, ctx)
                 );
                 wrote(&mut seen, added?, ctx);
@@ -81,8 +87,12 @@ pub(super) async fn execute(
             Action::ReleaseLock => datastore::release_lock(&mut seen, ctx).await,
             Action::AskLock => ask_lock(&mut seen, ctx).await?,
             Action::Write(write) => {
-                let (opens, leases) = (write.kind == Kind::Open, write.status.contains_key("lease"));
-                let node = write.status.get("attempt").is_some_and(|attempt| attempt["nodeName"].is_string());
+                let (opens, leases) =
+                    (write.kind == Kind::Open, write.status.contains_key("lease"));
+                let node = write
+                    .status
+                    .get("attempt")
+                    .is_some_and(|attempt| attempt["nodeName"].is_string());
                 let basis = basis.unwrap_or(Basis::of(write.kind));
                 let uses_slot = matches!(seen.slot, Slot::Taken(_)) && (opens || leases);
                 let run = if uses_slot {
@@ -92,7 +102,9 @@ pub(super) async fn execute(
                 };
                 if node {
                     let number = seen.status().attempt.as_ref().map(|attempt| attempt.number);
-                    ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.node_told = number);
+                    ctx.memory.update(&run.uid().unwrap_or_default(), |notes| {
+                        notes.node_told = number
+                    });
                     seen.notes.node_told = number;
                 }
                 status::report(&run, write, ctx);
@@ -112,13 +124,16 @@ pub(super) async fn execute(
             Action::CreatePod => pod::create(&mut seen, ctx).await?,
             Action::TakeOff(keys) => take_off(seen.run.meta(), keys, ctx).await?,
             Action::DeletePod { name, uid } => {
-                delete::object::<Pod>("delete pod", &namespace, &name, Some(uid), &ctx.cluster).await?;
+                delete::object::<Pod>("delete pod", &namespace, &name, Some(uid), &ctx.cluster)
+                    .await?;
                 tracing::info!(pod = name, "pod deleted");
                 if let PodState::Present(pod) = &mut seen.pod {
                     pod.deleting = true;
                 }
             }
-            Action::DeleteAccount { name } => delete::account(&namespace, &name, &ctx.cluster).await?,
+            Action::DeleteAccount { name } => {
+                delete::account(&namespace, &name, &ctx.cluster).await?
+            }
             Action::ReleasePod { name, uid } => {
                 delete::release_pod(&namespace, &name, &uid, &ctx.cluster).await?;
                 if let PodState::Present(pod) = &mut seen.pod {
@@ -136,12 +151,22 @@ pub(super) async fn execute(
                 leases?;
             }
             Action::RemoveFinalizer => {
-                let rest: Vec<_> = seen.run.finalizers().iter().filter(|f| *f != names::RUN_FINALIZER).cloned().collect();
+                let rest: Vec<_> = seen
+                    .run
+                    .finalizers()
+                    .iter()
+                    .filter(|f| *f != names::RUN_FINALIZER)
+                    .cloned()
+                    .collect();
                 let patch = metadata_patch(&seen.run, json!({"finalizers": rest}));
                 ctx.cluster
                     .call_opt(
                         "remove finalizer",
-                        ctx.cluster.runs(&namespace).patch(&seen.run.name_any(), &params(), &Patch::Merge(patch)),
+                        ctx.cluster.runs(&namespace).patch(
+                            &seen.run.name_any(),
+                            &params(),
+                            &Patch::Merge(patch),
+                        ),
                     )
                     .await?;
                 return Ok(Executed::Gone);
@@ -149,9 +174,19 @@ pub(super) async fn execute(
             Action::CreateRerun => runs::create(&seen.run, rerun::fresh_run, ctx).await?,
             Action::CreateRecovery => runs::create(&seen.run, recovery::fresh_run, ctx).await?,
             Action::Prune => {
-                let preconditions = Preconditions { uid: seen.run.uid(), resource_version: seen.run.resource_version() };
+                let preconditions = Preconditions {
+                    uid: seen.run.uid(),
+                    resource_version: seen.run.resource_version(),
+                };
                 let params = DeleteParams::background().preconditions(preconditions);
-                ctx.cluster.call_opt("delete run", ctx.cluster.runs(&namespace).delete(&seen.run.name_any(), &params)).await?;
+                ctx.cluster
+                    .call_opt(
+                        "delete run",
+                        ctx.cluster
+                            .runs(&namespace)
+                            .delete(&seen.run.name_any(), &params),
+                    )
+                    .await?;
                 tracing::info!("run pruned");
                 ctx.events.pruned(&seen.run);
                 return Ok(Executed::Gone);
@@ -162,7 +197,12 @@ pub(super) async fn execute(
 }
 
 /// Writes with the slot that is reserved for the run. Retains the slot after an unanswered write, which may still take effect.
-async fn with_slot(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
+async fn with_slot(
+    run: &RunView,
+    write: &Write,
+    basis: Basis,
+    ctx: &Context,
+) -> Result<TerraformRun, Error> {
     ctx.slots.sends(run, ctx.cluster.now());
     let written = status::write(run, write, basis, ctx).await;
     match &written {
@@ -175,26 +215,47 @@ async fn with_slot(run: &RunView, write: &Write, basis: Basis, ctx: &Context) ->
 
 /// Takes the lease. The result is valid only for the version of the run that was read, and is not remembered longer.
 async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(), Error> {
-    let Some(run) = seen.run.whole() else { return Ok(()) };
-    let name = ctx.cluster.settings.shared_states.lease_name(&run.namespace().unwrap_or_default(), &key);
+    let Some(run) = seen.run.whole() else {
+        return Ok(());
+    };
+    let name = ctx
+        .cluster
+        .settings
+        .shared_states
+        .lease_name(&run.namespace().unwrap_or_default(), &key);
     let taken = lease::take(run, &name, &ctx.cluster).await?;
     if let Taken::Behind(holder) = &taken {
         ctx.queue.names(&name, holder);
     }
     let waits = state_queue::refused(&taken, key.clone(), ctx.cluster.now());
     seen.taken = waits.is_none().then_some((key, name));
-    ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.waits.clone_from(&waits));
+    ctx.memory
+        .update(&seen.run.uid().unwrap_or_default(), |notes| {
+            notes.waits.clone_from(&waits)
+        });
     seen.notes.waits = waits;
     Ok(())
 }
 
 async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
-    let Some(run) = seen.run.whole() else { return Ok(()) };
-    match lease::node(run, seen.node_name(), seen.status().attempt.as_ref(), &ctx.cluster).await? {
+    let Some(run) = seen.run.whole() else {
+        return Ok(());
+    };
+    match lease::node(
+        run,
+        seen.node_name(),
+        seen.status().attempt.as_ref(),
+        &ctx.cluster,
+    )
+    .await?
+    {
         Ok(()) => seen.gone_pod_ended = true,
         Err(text) => {
             let asked = Some((ctx.cluster.now(), text));
-            ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.nodes_asked.clone_from(&asked));
+            ctx.memory
+                .update(&seen.run.uid().unwrap_or_default(), |notes| {
+                    notes.nodes_asked.clone_from(&asked)
+                });
             seen.notes.nodes_asked = asked;
         }
     }
@@ -202,13 +263,18 @@ async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 }
 
 async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
-    let Some((run, lock)) = seen.run.whole().zip(seen.status().state_lock.clone()) else { return Ok(()) };
+    let Some((run, lock)) = seen.run.whole().zip(seen.status().state_lock.clone()) else {
+        return Ok(());
+    };
     match Box::pin(lock_holder::left_by(run, &lock, ctx)).await? {
         Ok(holder) => seen.lock_holder = LockHolder::Ended(holder),
         Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
     }
     let asked = Some((lock.id, ctx.cluster.now()));
-    ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.lock_asked.clone_from(&asked));
+    ctx.memory
+        .update(&seen.run.uid().unwrap_or_default(), |notes| {
+            notes.lock_asked.clone_from(&asked)
+        });
     seen.notes.lock_asked = asked;
     Ok(())
 }
@@ -216,7 +282,9 @@ async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 /// The answer to a write is a live read of the run, but not of the pod.
 fn wrote(seen: &mut Observed, run: TerraformRun, ctx: &Context) {
     let version = version(&run.metadata);
-    ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.version = version);
+    ctx.memory.update(&run.uid().unwrap_or_default(), |notes| {
+        notes.version = version
+    });
     seen.notes.version = version;
     // The cached run is too small to name its state.
     seen.ahead = ahead(&run, ctx);
@@ -229,7 +297,15 @@ async fn add_finalizer(run: &RunView, ctx: &Context) -> Result<TerraformRun, Err
     let mut finalizers = run.finalizers().to_vec();
     finalizers.push(names::RUN_FINALIZER.into());
     let life = json!({names::LIFE: run.uid()});
-    let patch = metadata_patch(run, json!({"finalizers": finalizers, "annotations": life, "managedFields": [{}]}));
+    let patch = metadata_patch(
+        run,
+        json!({"finalizers": finalizers, "annotations": life, "managedFields": [{}]}),
+    );
     let api = ctx.cluster.runs(&run.namespace().unwrap_or_default());
-    ctx.cluster.call("add finalizer", api.patch(&run.name_any(), &params(), &Patch::Merge(patch))).await
+    ctx.cluster
+        .call(
+            "add finalizer",
+            api.patch(&run.name_any(), &params(), &Patch::Merge(patch)),
+        )
+        .await
 }

@@ -16,7 +16,10 @@ use crds::names;
 pub(in crate::run) const TRIES: u32 = 20;
 
 pub(in crate::run) fn params() -> PatchParams {
-    PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() }
+    PatchParams {
+        field_manager: Some(names::CONTROLLER_MANAGER.into()),
+        ..PatchParams::default()
+    }
 }
 
 pub(super) fn metadata_patch(run: &impl Resource, mut metadata: Value) -> Value {
@@ -35,27 +38,59 @@ pub(super) fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> 
 }
 
 /// Removes annotations that exist.
-pub(in crate::run) async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Context) -> Result<(), Error> {
+pub(in crate::run) async fn take_off(
+    run: &ObjectMeta,
+    keys: &[&str],
+    ctx: &Context,
+) -> Result<(), Error> {
     let all = run.annotations.as_ref();
-    if !keys.iter().any(|key| all.is_some_and(|all| all.contains_key(*key))) {
+    if !keys
+        .iter()
+        .any(|key| all.is_some_and(|all| all.contains_key(*key)))
+    {
         return Ok(());
     }
-    annotate(run, keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect(), ctx).await
+    annotate(
+        run,
+        keys.iter()
+            .map(|key| ((*key).to_owned(), Value::Null))
+            .collect(),
+        ctx,
+    )
+    .await
 }
 
 /// Changes annotations, and retries until it succeeds: an unverified annotation that stayed would count.
-pub(in crate::run) async fn annotate(run: &ObjectMeta, changes: Map<String, Value>, ctx: &Context) -> Result<(), Error> {
+pub(in crate::run) async fn annotate(
+    run: &ObjectMeta,
+    changes: Map<String, Value>,
+    ctx: &Context,
+) -> Result<(), Error> {
     // No resourceVersion precondition, so a client that writes all the time cannot prevent it.
     let patch = Patch::Merge(json!({"metadata": {"uid": run.uid, "annotations": changes}}));
-    let (api, name) = (ctx.cluster.runs(run.namespace.as_deref().unwrap_or_default()), run.name.as_deref().unwrap_or_default());
+    let (api, name) = (
+        ctx.cluster
+            .runs(run.namespace.as_deref().unwrap_or_default()),
+        run.name.as_deref().unwrap_or_default(),
+    );
     let params = params();
     let mut tries = 0;
     loop {
         tries += 1;
-        match ctx.cluster.call_opt("change annotations", api.patch_metadata(name, &params, &patch)).await {
+        match ctx
+            .cluster
+            .call_opt(
+                "change annotations",
+                api.patch_metadata(name, &params, &patch),
+            )
+            .await
+        {
             // The API server itself retries five times, and returns the same error if another run has the name.
             Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {
-                let found = ctx.cluster.call_opt("read run", api.get_metadata(name)).await?;
+                let found = ctx
+                    .cluster
+                    .call_opt("read run", api.get_metadata(name))
+                    .await?;
                 if found.and_then(|found| found.metadata.uid) != run.uid {
                     return Ok(());
                 }

@@ -13,18 +13,36 @@ use crate::{
 use crds::TerraformRun;
 
 /// Creates a run from another, with the fields of its spec that this version does not know: a dropped field would change the spec.
-pub(super) async fn create(old: &RunView, fresh: fn(&TerraformRun) -> TerraformRun, ctx: &Context) -> Result<(), Error> {
-    let Some(old) = old.whole() else { return Ok(()) };
+pub(super) async fn create(
+    old: &RunView,
+    fresh: fn(&TerraformRun) -> TerraformRun,
+    ctx: &Context,
+) -> Result<(), Error> {
+    let Some(old) = old.whole() else {
+        return Ok(());
+    };
     let (what, fresh) = ("create run", fresh(old));
     let encode = |source| Error::Encode { what, source };
     let resource = ApiResource::erase::<TerraformRun>(&());
-    let api: Api<DynamicObject> =
-        Api::namespaced_with(ctx.cluster.client.clone(), &fresh.namespace().unwrap_or_default(), &resource);
-    let whole = ctx.cluster.call("read run", api.get(&old.name_any())).await?;
+    let api: Api<DynamicObject> = Api::namespaced_with(
+        ctx.cluster.client.clone(),
+        &fresh.namespace().unwrap_or_default(),
+        &resource,
+    );
+    let whole = ctx
+        .cluster
+        .call("read run", api.get(&old.name_any()))
+        .await?;
     let mut wanted = serde_json::to_value(&fresh).map_err(encode)?;
     if whole.uid() == old.uid() {
-        wanted["spec"] = rerun::carried(&whole.data["spec"], &old.spec, &fresh.spec).map_err(encode)?;
+        wanted["spec"] =
+            rerun::carried(&whole.data["spec"], &old.spec, &fresh.spec).map_err(encode)?;
     }
     let wanted: DynamicObject = serde_json::from_value(wanted).map_err(encode)?;
-    already(ctx.cluster.call(what, api.create(&PostParams::default(), &wanted)).await).map(drop)
+    already(
+        ctx.cluster
+            .call(what, api.create(&PostParams::default(), &wanted))
+            .await,
+    )
+    .map(drop)
 }

@@ -53,22 +53,46 @@ impl Basis {
     /// The precondition for the next try after that error. A test fails if a field has changed, and also if the API server encodes a text
     /// differently; then only the version can pass.
     pub(in crate::run) const fn after(error: ErrorKind) -> Self {
-        if matches!(error, ErrorKind::Invalid) { Self::Version } else { Self::Fields }
+        if matches!(error, ErrorKind::Invalid) {
+            Self::Version
+        } else {
+            Self::Fields
+        }
     }
 }
 
 /// Writes the status under that precondition. Fields that the cache drops cannot be tested, so a write that was decided on a cached run
 /// uses the version.
-pub(in crate::run) async fn write(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
+pub(in crate::run) async fn write(
+    run: &RunView,
+    write: &Write,
+    basis: Basis,
+    ctx: &Context,
+) -> Result<TerraformRun, Error> {
     let api = ctx.cluster.runs(&run.namespace().unwrap_or_default());
     if let (Basis::Fields, Some(run)) = (basis, run.whole()) {
-        let encode = |source| Error::Encode { what: "write status", source };
-        let patch = serde_json::from_value(Value::Array(operations(run, write).map_err(encode)?)).map_err(encode)?;
-        return ctx.cluster.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Json::<()>(patch))).await;
+        let encode = |source| Error::Encode {
+            what: "write status",
+            source,
+        };
+        let patch = serde_json::from_value(Value::Array(operations(run, write).map_err(encode)?))
+            .map_err(encode)?;
+        return ctx
+            .cluster
+            .call(
+                "write status",
+                api.patch_status(&run.name_any(), &params(), &Patch::Json::<()>(patch)),
+            )
+            .await;
     }
     let mut patch = metadata_patch(run, json!({}));
     patch["status"] = Value::Object(write.status.clone());
-    ctx.cluster.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch))).await
+    ctx.cluster
+        .call(
+            "write status",
+            api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch)),
+        )
+        .await
 }
 
 /// Log, metrics and Events of a successful write.
@@ -82,7 +106,14 @@ pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
         Kind::End => tracing::info!("run ended"),
         Kind::Approval => tracing::info!("approval settled"),
         Kind::Settled => tracing::info!("settled"),
-        Kind::Begin | Kind::Start | Kind::Conditions | Kind::Gone | Kind::Rerun | Kind::Journal | Kind::Lease | Kind::Lock => {
+        Kind::Begin
+        | Kind::Start
+        | Kind::Conditions
+        | Kind::Gone
+        | Kind::Rerun
+        | Kind::Journal
+        | Kind::Lease
+        | Kind::Lock => {
             tracing::debug!(kind = ?write.kind, "status written");
         }
     }
@@ -96,30 +127,55 @@ pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
 /// The write as a JSON Patch. It tests the fields and annotations that decisions depend on, as [`fields`] lists them.
 fn operations(run: &TerraformRun, write: &Write) -> serde_json::Result<Vec<Value>> {
     let status = serde_json::to_value(&run.status)?;
-    let mut operations =
-        vec![test("/metadata/uid", &run.metadata.uid), test("/metadata/deletionTimestamp", &run.metadata.deletion_timestamp)];
+    let mut operations = vec![
+        test("/metadata/uid", &run.metadata.uid),
+        test(
+            "/metadata/deletionTimestamp",
+            &run.metadata.deletion_timestamp,
+        ),
+    ];
     match &run.metadata.annotations {
         None => operations.push(test("/metadata/annotations", Value::Null)),
         Some(_) => {
-            operations
-                .extend(fields::ANNOTATIONS.map(|name| test(&names::annotation_pointer(name), run.annotations().get(name))));
+            operations.extend(fields::ANNOTATIONS.map(|name| {
+                test(
+                    &names::annotation_pointer(name),
+                    run.annotations().get(name),
+                )
+            }));
         }
     }
     if status.is_null() {
         operations.push(test("/status", Value::Null));
     }
-    let decided = fields::FIELDS.iter().filter_map(|field| Some((field.name, field.decides?)));
+    let decided = fields::FIELDS
+        .iter()
+        .filter_map(|field| Some((field.name, field.decides?)));
     for (field, parts) in decided.filter(|_| !status.is_null()) {
         let there = &status[field];
         if there.is_object() {
-            operations.extend(parts.iter().map(|part| test(&format!("/status/{field}/{part}"), &there[part])));
+            operations.extend(
+                parts
+                    .iter()
+                    .map(|part| test(&format!("/status/{field}/{part}"), &there[part])),
+            );
         } else {
             operations.push(test(&format!("/status/{field}"), there));
         }
     }
-    for (index, condition) in status["conditions"].as_array().into_iter().flatten().enumerate() {
+    for (index, condition) in status["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
         let parts = ["type", "status", "reason", "lastTransitionTime"];
-        operations.extend(parts.map(|part| test(&format!("/status/conditions/{index}/{part}"), &condition[part])));
+        operations.extend(parts.map(|part| {
+            test(
+                &format!("/status/conditions/{index}/{part}"),
+                &condition[part],
+            )
+        }));
     }
     let changes = Map::from_iter([("status".to_owned(), Value::Object(write.status.clone()))]);
     merge(&mut operations, "", &json!({"status": status}), &changes);
@@ -138,7 +194,9 @@ fn merge(operations: &mut Vec<Value>, path: &str, there: &Value, patch: &Map<Str
             Value::Null if there.is_null() => {}
             Value::Null => operations.push(json!({"op": "remove", "path": path})),
             Value::Object(parts) if there.is_object() => merge(operations, &path, there, parts),
-            other => operations.push(json!({"op": "add", "path": path, "value": without_nulls(other)})),
+            other => {
+                operations.push(json!({"op": "add", "path": path, "value": without_nulls(other)}))
+            }
         }
     }
 }
@@ -172,7 +230,8 @@ mod tests {
 
     fn waiting() -> TerraformRun {
         let mut run = run();
-        run.metadata.annotations = Some([(names::APPROVE.to_owned(), "sha256:1".to_owned())].into());
+        run.metadata.annotations =
+            Some([(names::APPROVE.to_owned(), "sha256:1".to_owned())].into());
         run.status = serde_json::from_value(json!({"phase": "AwaitingApproval",
             "attempt": {"number": 2, "podName": "p", "open": true, "tries": 1}, "lease": {"stateKey": "k", "name": "n",
             "at": "2026-01-01T00:00:00Z"}, "conditions": [{"type": "Stalled", "status": "False", "reason": "Progressing",
@@ -186,16 +245,33 @@ mod tests {
         let status = json!({"approval": {"checksum": "sha256:1", "by": "alice", "comment": null},
             "attempt": {"open": false, "image": null}, "lease": null});
         let operations = operations(&waiting(), &write(Kind::Approval, &status)).unwrap();
-        let tested = |path: &str| operations.iter().find(|o| o["op"] == "test" && o["path"] == path).map(|o| o["value"].clone());
-        assert_eq!(tested("/metadata/annotations/pawl.run~1approve"), Some(json!("sha256:1")));
-        for absent in
-            ["/metadata/annotations/pawl.run~1cancel", "/metadata/deletionTimestamp", "/status/claim", "/status/approval"]
-        {
+        let tested = |path: &str| {
+            operations
+                .iter()
+                .find(|o| o["op"] == "test" && o["path"] == path)
+                .map(|o| o["value"].clone())
+        };
+        assert_eq!(
+            tested("/metadata/annotations/pawl.run~1approve"),
+            Some(json!("sha256:1"))
+        );
+        for absent in [
+            "/metadata/annotations/pawl.run~1cancel",
+            "/metadata/deletionTimestamp",
+            "/status/claim",
+            "/status/approval",
+        ] {
             assert_eq!(tested(absent), Some(Value::Null), "{absent}");
         }
         assert_eq!(tested("/status/attempt/number"), Some(json!(2)));
-        assert_eq!(tested("/status/conditions/0/reason"), Some(json!("Progressing")));
-        assert!(tested("/metadata/resourceVersion").is_none() && tested("/status/conditions/0/message").is_none());
+        assert_eq!(
+            tested("/status/conditions/0/reason"),
+            Some(json!("Progressing"))
+        );
+        assert!(
+            tested("/metadata/resourceVersion").is_none()
+                && tested("/status/conditions/0/message").is_none()
+        );
         let changes: Vec<_> = operations.iter().filter(|o| o["op"] != "test").collect();
         assert_eq!(
             json!(changes),
@@ -209,33 +285,71 @@ mod tests {
 
     #[test]
     fn approval_with_lease_tests_the_passed_over_count() {
-        let status = json!({"approval": {"checksum": "sha256:1"}, "lease": {"stateKey": "k2", "name": "n"}});
+        let status =
+            json!({"approval": {"checksum": "sha256:1"}, "lease": {"stateKey": "k2", "name": "n"}});
         let mut run = waiting();
-        run.status.as_mut().unwrap().attempt.as_mut().unwrap().passed_over = Some(2);
+        run.status
+            .as_mut()
+            .unwrap()
+            .attempt
+            .as_mut()
+            .unwrap()
+            .passed_over = Some(2);
         let operations = operations(&run, &write(Kind::Approval, &status)).unwrap();
-        let of = |path: &str| operations.iter().filter(|o| o["path"] == path).map(|o| o["op"].clone()).collect::<Vec<_>>();
-        assert_eq!((of("/status/attempt/passedOver"), of("/status/lease/name")), (vec![json!("test")], vec![json!("add")]));
+        let of = |path: &str| {
+            operations
+                .iter()
+                .filter(|o| o["path"] == path)
+                .map(|o| o["op"].clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (of("/status/attempt/passedOver"), of("/status/lease/name")),
+            (vec![json!("test")], vec![json!("add")])
+        );
     }
 
     #[test]
     fn first_status_write_adds_the_status() {
-        let operations = operations(&run(), &write(Kind::Open, &json!({"phase": "Pending", "failure": null}))).unwrap();
-        let of_status: Vec<_> = operations.iter().filter(|o| o["path"].as_str().unwrap().starts_with("/status")).collect();
+        let operations = operations(
+            &run(),
+            &write(Kind::Open, &json!({"phase": "Pending", "failure": null})),
+        )
+        .unwrap();
+        let of_status: Vec<_> = operations
+            .iter()
+            .filter(|o| o["path"].as_str().unwrap().starts_with("/status"))
+            .collect();
         let test = json!({"op": "test", "path": "/status", "value": null});
-        assert_eq!(json!(of_status), json!([test, {"op": "add", "path": "/status", "value": {"phase": "Pending"}}]));
+        assert_eq!(
+            json!(of_status),
+            json!([test, {"op": "add", "path": "/status", "value": {"phase": "Pending"}}])
+        );
     }
 
     #[test]
     fn closing_write_tests_the_fields_of_the_agent() {
-        let operations = operations(&waiting(), &write(Kind::Close, &json!({"attempt": {"open": false}}))).unwrap();
-        for path in ["/status/adopted", "/status/claim", "/status/result", "/status/failure"] {
+        let operations = operations(
+            &waiting(),
+            &write(Kind::Close, &json!({"attempt": {"open": false}})),
+        )
+        .unwrap();
+        for path in [
+            "/status/adopted",
+            "/status/claim",
+            "/status/result",
+            "/status/failure",
+        ] {
             assert!(operations.contains(&test(path, Value::Null)), "{path}");
         }
     }
 
     #[test]
     fn conflict_retries_with_field_tests_invalid_with_version() {
-        assert_eq!((Basis::of(Kind::Approval), Basis::of(Kind::Close)), (Basis::Fields, Basis::Version));
+        assert_eq!(
+            (Basis::of(Kind::Approval), Basis::of(Kind::Close)),
+            (Basis::Fields, Basis::Version)
+        );
         assert_eq!(Basis::after(ErrorKind::Conflict), Basis::Fields);
         assert_eq!(Basis::after(ErrorKind::Invalid), Basis::Version);
     }

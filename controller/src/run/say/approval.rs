@@ -18,8 +18,17 @@ pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) {
     let status = patch.status();
     let Some(plan) = &status.plan else { return };
     if approval.ready {
-        patch.condition(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
-        patch.note("PlanReady", false, format!("{} waits for approval: {}", plan.summary, plan.checksum));
+        patch.condition(
+            conditions::PLANNED,
+            Some(true),
+            reason::PLANNED,
+            &plan.summary,
+        );
+        patch.note(
+            "PlanReady",
+            false,
+            format!("{} waits for approval: {}", plan.summary, plan.checksum),
+        );
     }
     if let Some(applied) = &approval.stale {
         stale(patch, applied);
@@ -31,7 +40,12 @@ pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) {
             let (reason, text) = lease::words(why);
             patch.condition_if_new(conditions::APPROVED, Some(false), reason, &text);
         }
-        Consent::Given { by, comment, lease, waits } => {
+        Consent::Given {
+            by,
+            comment,
+            lease,
+            waits,
+        } => {
             if let Some(lease) = lease {
                 lease::taken(patch, lease);
             }
@@ -40,16 +54,39 @@ pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) {
             }
             let at = patch.time();
             let record = comment.clone().map_or(Value::Null, Value::from);
-            patch.set("approval", json!({"checksum": plan.checksum, "by": by, "comment": record, "at": at}));
-            patch.condition(conditions::APPROVED, Some(true), reason::APPROVED, &format!("approved by {by}"));
-            let said = comment.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
-            patch.note("Approved", false, clip(&format!("{by} approved {}{said}", plan.checksum), 900));
+            patch.set(
+                "approval",
+                json!({"checksum": plan.checksum, "by": by, "comment": record, "at": at}),
+            );
+            patch.condition(
+                conditions::APPROVED,
+                Some(true),
+                reason::APPROVED,
+                &format!("approved by {by}"),
+            );
+            let said = comment
+                .as_ref()
+                .map(|text| format!(": {text}"))
+                .unwrap_or_default();
+            patch.note(
+                "Approved",
+                false,
+                clip(&format!("{by} approved {}{said}", plan.checksum), 900),
+            );
             patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
             return;
         }
         Consent::Unproven(missing) => {
-            if status.condition(conditions::STALLED, missing.reason).is_none_or(|c| c.status != "True") {
-                patch.condition(conditions::STALLED, Some(true), missing.reason, &missing.text);
+            if status
+                .condition(conditions::STALLED, missing.reason)
+                .is_none_or(|c| c.status != "True")
+            {
+                patch.condition(
+                    conditions::STALLED,
+                    Some(true),
+                    missing.reason,
+                    &missing.text,
+                );
                 patch.note(missing.reason, true, &missing.text);
             }
             return;
@@ -73,16 +110,39 @@ pub(super) fn removed(patch: &mut StatusPatch<'_>, why: &Unapproved) {
     }
     match why {
         Unapproved::Withdrawn => {
-            patch.condition(conditions::APPROVED, Some(false), reason::WITHDRAWN, "the approval was withdrawn");
-            patch.note("Withdrawn", false, format!("the approval of {} was withdrawn", plan.checksum));
+            patch.condition(
+                conditions::APPROVED,
+                Some(false),
+                reason::WITHDRAWN,
+                "the approval was withdrawn",
+            );
+            patch.note(
+                "Withdrawn",
+                false,
+                format!("the approval of {} was withdrawn", plan.checksum),
+            );
         }
         Unapproved::OtherPlan(given) => {
-            let text = format!("the plan that waits is {}, not {}; nothing was approved", plan.checksum, clip(given, 80));
-            patch.condition(conditions::APPROVED, Some(false), reason::STALE_APPROVAL, &text);
+            let text = format!(
+                "the plan that waits is {}, not {}; nothing was approved",
+                plan.checksum,
+                clip(given, 80)
+            );
+            patch.condition(
+                conditions::APPROVED,
+                Some(false),
+                reason::STALE_APPROVAL,
+                &text,
+            );
             patch.note("StaleApproval", true, text);
         }
         Unapproved::Waiting => {
-            patch.condition_if_new(conditions::APPROVED, Some(false), reason::WAITING, "the plan is not approved yet");
+            patch.condition_if_new(
+                conditions::APPROVED,
+                Some(false),
+                reason::WAITING,
+                "the plan is not approved yet",
+            );
         }
         Unapproved::Told => {}
     }
@@ -91,9 +151,15 @@ pub(super) fn removed(patch: &mut StatusPatch<'_>, why: &Unapproved) {
 /// The wait of the plan, and the command that approves it.
 pub(super) fn waits(patch: &mut StatusPatch<'_>) {
     let (run, status) = (patch.run(), patch.status());
-    let (Some(plan), Some(attempt)) = (&status.plan, &status.attempt) else { return };
-    let until = expires(run, plan, attempt, patch.now()).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
-    let stale = patch.said(conditions::PLANNED, reason::STALE_PLAN).map(str::to_owned);
+    let (Some(plan), Some(attempt)) = (&status.plan, &status.attempt) else {
+        return;
+    };
+    let until = expires(run, plan, attempt, patch.now())
+        .strftime("%Y-%m-%d %H:%M:%S UTC")
+        .to_string();
+    let stale = patch
+        .said(conditions::PLANNED, reason::STALE_PLAN)
+        .map(str::to_owned);
     let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
     let command = match stale {
         Some(_) => names::replan_command(&namespace, &name),
@@ -104,7 +170,10 @@ pub(super) fn waits(patch: &mut StatusPatch<'_>) {
         plan.summary
     );
     let caution = patch.whole().and_then(|_| plan.caution());
-    let text = caution.into_iter().chain(stale).fold(text, |text, caution| format!("{text}; {caution}"));
+    let text = caution
+        .into_iter()
+        .chain(stale)
+        .fold(text, |text, caution| format!("{text}; {caution}"));
     patch.message(&text);
     patch.set("nextStep", command);
 }
@@ -118,7 +187,9 @@ fn stale(patch: &mut StatusPatch<'_>, applied: &Applied) {
         applied.run,
         reason::STALE_PLAN
     );
-    patch.condition(conditions::PLANNED, Some(true), reason::STALE_PLAN, &text).note(reason::STALE_PLAN, true, text);
+    patch
+        .condition(conditions::PLANNED, Some(true), reason::STALE_PLAN, &text)
+        .note(reason::STALE_PLAN, true, text);
     if patch.status().approval.is_none() {
         waits_again(patch);
     }
@@ -126,7 +197,12 @@ fn stale(patch: &mut StatusPatch<'_>, applied: &Applied) {
 
 /// The plan waits again, if no attempt is open: an open one's agent owns the message.
 pub(super) fn waits_again(patch: &mut StatusPatch<'_>) {
-    if patch.status().attempt.as_ref().is_some_and(|attempt| !attempt.open) {
+    if patch
+        .status()
+        .attempt
+        .as_ref()
+        .is_some_and(|attempt| !attempt.open)
+    {
         waits(patch);
     }
 }

@@ -18,7 +18,8 @@ use crate::{
     runner_pod::status::Trouble,
 };
 use crds::{
-    ApprovalMode, Attempt, Changed, Failure, FailureClass, FormerAttempt, TerraformRun, conditions, names,
+    ApprovalMode, Attempt, Changed, Failure, FailureClass, FormerAttempt, TerraformRun, conditions,
+    names,
     reason::{
         self,
         next_step::{Facts, Place, next_step},
@@ -37,9 +38,11 @@ pub(super) fn opened(patch: &mut StatusPatch<'_>, opening: &Opening, lease: Opti
     let name = opens(patch, opening);
     patch.message(&opened_message(run, &name, opening.tries));
     let (approved, why, text) = match run.spec.approval.mode {
-        ApprovalMode::Automatic if run.spec.approval.automatic_when.is_some() => {
-            (false, reason::WAITING, "a plan within approval.automaticWhen is applied at once, any other waits for a person")
-        }
+        ApprovalMode::Automatic if run.spec.approval.automatic_when.is_some() => (
+            false,
+            reason::WAITING,
+            "a plan within approval.automaticWhen is applied at once, any other waits for a person",
+        ),
         ApprovalMode::Automatic => {
             if status.approval.is_none() {
                 let at = patch.time();
@@ -67,7 +70,12 @@ pub(super) fn restore_opened(patch: &mut StatusPatch<'_>, opening: &Opening, by:
 
 /// Opens an attempt. Returns the name of its pod.
 fn opens(patch: &mut StatusPatch<'_>, opening: &Opening) -> String {
-    let Opening { number, tries, image, restores } = opening;
+    let Opening {
+        number,
+        tries,
+        image,
+        restores,
+    } = opening;
     let run = patch.run();
     let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), *number);
     let (at, former) = (patch.time(), former(run));
@@ -80,7 +88,11 @@ fn opens(patch: &mut StatusPatch<'_>, opening: &Opening) -> String {
     patch.clear("nextStep").clear("failure");
     patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     unblocked(patch);
-    patch.note("AttemptStarted", false, format!("{}: pod {name}, image {image}", of_tries(run, *tries)));
+    patch.note(
+        "AttemptStarted",
+        false,
+        format!("{}: pod {name}, image {image}", of_tries(run, *tries)),
+    );
     name
 }
 
@@ -89,7 +101,10 @@ fn opens(patch: &mut StatusPatch<'_>, opening: &Opening) -> String {
 fn former(run: &RunView) -> Option<Vec<FormerAttempt>> {
     let last = run.status.attempt.as_ref()?;
     let node = last.node(run.status.adopted.as_ref());
-    let node = node.map(|name| FormerAttempt { number: last.number, node_name: name.to_owned() });
+    let node = node.map(|name| FormerAttempt {
+        number: last.number,
+        node_name: name.to_owned(),
+    });
     let mut former: Vec<_> = last.former.iter().cloned().chain(node).collect();
     former.drain(..former.len().saturating_sub(FORMER));
     (!former.is_empty()).then_some(former)
@@ -100,7 +115,11 @@ fn opened_message(run: &RunView, name: &str, tries: u32) -> String {
 }
 
 fn restoring_message(run: &RunView, name: &str, by: &str, tries: u32) -> String {
-    let again = if tries > 1 { format!(" ({})", of_tries(run, tries)) } else { String::new() };
+    let again = if tries > 1 {
+        format!(" ({})", of_tries(run, tries))
+    } else {
+        String::new()
+    };
     format!("approved by {by}; pod {name} restores the plan and applies it{again}")
 }
 
@@ -113,9 +132,14 @@ pub(super) fn policy_missing(patch: &mut StatusPatch<'_>, missing: &Missing) {
     }
     patch.pending();
     if missing.reason == reason::NAMESPACE_TERMINATING {
-        patch.message(text).set("nextStep", next_step(missing.reason, Place::Cluster, &Facts::default()));
+        patch.message(text).set(
+            "nextStep",
+            next_step(missing.reason, Place::Cluster, &Facts::default()),
+        );
     } else {
-        patch.message(&format!("waits for the admission policies of the chart, without which no run starts: {text}"));
+        patch.message(&format!(
+            "waits for the admission policies of the chart, without which no run starts: {text}"
+        ));
         patch.set("nextStep", POLICY_COMMAND);
     }
     patch.note(missing.reason, true, text);
@@ -141,7 +165,12 @@ pub(super) fn blocked(patch: &mut StatusPatch<'_>, why: &WaitReason) {
 
 /// The run was blocked, and continues.
 pub(super) fn unblocked(patch: &mut StatusPatch<'_>) {
-    let said = |reason| patch.status().condition(conditions::SUCCEEDED, reason).is_some();
+    let said = |reason| {
+        patch
+            .status()
+            .condition(conditions::SUCCEEDED, reason)
+            .is_some()
+    };
     if said(reason::SLOTS_FULL) || said(reason::FROZEN) {
         patch.condition(conditions::SUCCEEDED, None, reason::RUNNING, "");
     }
@@ -150,14 +179,27 @@ pub(super) fn unblocked(patch: &mut StatusPatch<'_>) {
 /// Reports why the attempt does not start, and the remedy. No agent has adopted the attempt, so no agent owns these fields yet.
 pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until: Timestamp) {
     let (run, status) = (patch.run(), patch.status());
-    patch.condition_if_new(conditions::STALLED, Some(true), trouble.reason, &trouble.text);
+    patch.condition_if_new(
+        conditions::STALLED,
+        Some(true),
+        trouble.reason,
+        &trouble.text,
+    );
     // The kubelet words one trouble in many ways, so a new text alone is not worth a write.
-    if patch.is_empty() && status.failure.as_ref().is_some_and(|failure| failure.reason == trouble.reason) {
+    if patch.is_empty()
+        && status
+            .failure
+            .as_ref()
+            .is_some_and(|failure| failure.reason == trouble.reason)
+    {
         return;
     }
     let (until, start) = (until.strftime("%H:%M:%S UTC"), run.spec.timeouts.start);
     patch.failure(&failure(trouble, &trouble.text));
-    patch.message(&format!("{}; nothing was applied, and the run waits until {until} (timeouts.start {start})", trouble.text));
+    patch.message(&format!(
+        "{}; nothing was applied, and the run waits until {until} (timeouts.start {start})",
+        trouble.text
+    ));
     if let (Some(run), Some(attempt)) = (patch.whole(), &status.attempt) {
         patch.set("nextStep", remedy(run, attempt, trouble.reason));
     }
@@ -171,10 +213,14 @@ pub(super) fn starting(patch: &mut StatusPatch<'_>) {
         patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }
     if let (Some(_), Some(attempt)) = (&status.failure, &status.attempt) {
-        patch.clear("failure").clear("nextStep").message(&match (attempt.restores, &status.approval) {
-            (Some(_), Some(record)) => restoring_message(run, &attempt.pod_name, &record.by, attempt.tries),
-            _ => opened_message(run, &attempt.pod_name, attempt.tries),
-        });
+        patch.clear("failure").clear("nextStep").message(
+            &match (attempt.restores, &status.approval) {
+                (Some(_), Some(record)) => {
+                    restoring_message(run, &attempt.pod_name, &record.by, attempt.tries)
+                }
+                _ => opened_message(run, &attempt.pod_name, attempt.tries),
+            },
+        );
     }
 }
 
@@ -182,7 +228,11 @@ pub(super) fn starting(patch: &mut StatusPatch<'_>) {
 fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
     let (namespace, runner) = (run.namespace().unwrap_or_default(), &run.spec.runner);
     let pod = format!("kubectl describe pod -n {namespace} {}", attempt.pod_name);
-    let secrets: Vec<_> = runner.image_pull_secrets.iter().map(|secret| secret.name.as_str()).collect();
+    let secrets: Vec<_> = runner
+        .image_pull_secrets
+        .iter()
+        .map(|secret| secret.name.as_str())
+        .collect();
     let (what, command) = match (reason, runner.account(attempt.restores.is_some())) {
         (reason::POD_REJECTED, _) => {
             return "create or change what the message names, and the run goes on by itself; what its spec has wrong needs \
@@ -192,15 +242,21 @@ fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
         (reason::NAMESPACE_TERMINATING, _) => {
             return "create the run in a namespace that is not being deleted".into();
         }
-        (reason::SERVICE_ACCOUNT_NOT_FOUND, Some(name)) => {
-            ("create the ServiceAccount", format!("kubectl create serviceaccount -n {namespace} {name}"))
-        }
+        (reason::SERVICE_ACCOUNT_NOT_FOUND, Some(name)) => (
+            "create the ServiceAccount",
+            format!("kubectl create serviceaccount -n {namespace} {name}"),
+        ),
         (reason::IMAGE_NOT_AVAILABLE, _) if !secrets.is_empty() => (
             "make sure that the image and the Secrets for its registry exist",
             format!("kubectl get secret -n {namespace} {}", secrets.join(" ")),
         ),
-        (reason::IMAGE_NOT_AVAILABLE, _) => ("make sure that the image exists and may be pulled", pod),
-        (reason::QUOTA_EXCEEDED, _) => ("make room in the quota", format!("kubectl describe resourcequota -n {namespace}")),
+        (reason::IMAGE_NOT_AVAILABLE, _) => {
+            ("make sure that the image exists and may be pulled", pod)
+        }
+        (reason::QUOTA_EXCEEDED, _) => (
+            "make room in the quota",
+            format!("kubectl describe resourcequota -n {namespace}"),
+        ),
         (reason::UNSCHEDULABLE, _) => ("make sure that a node can take the pod", pod),
         _ => ("correct what the message names", pod),
     };
@@ -210,9 +266,9 @@ fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
 /// The failure of an attempt that did not start: nothing was changed.
 pub(super) fn failure(trouble: &Trouble, message: &str) -> Failure {
     let class = match trouble.reason {
-        reason::IMAGE_NOT_AVAILABLE | reason::SERVICE_ACCOUNT_NOT_FOUND | reason::NAMESPACE_TERMINATING => {
-            FailureClass::Configuration
-        }
+        reason::IMAGE_NOT_AVAILABLE
+        | reason::SERVICE_ACCOUNT_NOT_FOUND
+        | reason::NAMESPACE_TERMINATING => FailureClass::Configuration,
         _ => FailureClass::Timeout,
     };
     described(class, trouble.reason, message, Changed::None)

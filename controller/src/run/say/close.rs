@@ -12,7 +12,9 @@ use crds::{ApprovalMode, Changed, Failure, Phase, conditions, reason, text::clip
 /// The part of log and journal that the pod could not upload to the datastore.
 pub(super) fn unkept(patch: &mut StatusPatch<'_>, text: Option<&str>) {
     if let Some(text) = text {
-        patch.line("Log", text).note("LogTruncated", true, clip(text, 400));
+        patch
+            .line("Log", text)
+            .note("LogTruncated", true, clip(text, 400));
     }
 }
 
@@ -21,21 +23,43 @@ pub(super) fn failure(patch: &StatusPatch<'_>, cause: &Cause) -> Failure {
     match cause {
         Cause::Told(failure) => failure.clone(),
         Cause::PodEnded { reason, text } => described(cause.class(), reason, text, Changed::None),
-        Cause::PodGone => described(cause.class(), reason::POD_GONE, &node::gone(patch, None), Changed::None),
+        Cause::PodGone => described(
+            cause.class(),
+            reason::POD_GONE,
+            &node::gone(patch, None),
+            Changed::None,
+        ),
     }
 }
 
 /// The attempt's try: `attempt 2 of at most 4`.
 pub(super) fn tried(patch: &StatusPatch<'_>) -> String {
-    of_tries(patch.run(), patch.status().attempt.as_ref().map_or(0, |attempt| attempt.tries))
+    of_tries(
+        patch.run(),
+        patch
+            .status()
+            .attempt
+            .as_ref()
+            .map_or(0, |attempt| attempt.tries),
+    )
 }
 
 /// Another attempt makes a plan after a wait.
-pub(super) fn retried(patch: &mut StatusPatch<'_>, cause: &Cause, left: Option<&str>, next: Timestamp) {
+pub(super) fn retried(
+    patch: &mut StatusPatch<'_>,
+    cause: &Cause,
+    left: Option<&str>,
+    next: Timestamp,
+) {
     patch.close();
     unkept(patch, left);
     let failure = failure(patch, cause);
-    let text = format!("{} ended: {}; the next begins at {}", tried(patch), failure.message, next.strftime("%H:%M:%S"));
+    let text = format!(
+        "{} ended: {}; the next begins at {}",
+        tried(patch),
+        failure.message,
+        next.strftime("%H:%M:%S")
+    );
     patch.failure(&failure).message(&text).line("Retry", &text);
     patch.condition(conditions::STALLED, Some(false), reason::RETRYING, &text);
     plans_again(patch);
@@ -48,12 +72,20 @@ pub(super) fn plan_kept(patch: &mut StatusPatch<'_>, lost: Option<&Cause>) {
     approval::waits(patch);
     patch.clear("failure");
     patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
-    if patch.status().attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some()) {
+    if patch
+        .status()
+        .attempt
+        .as_ref()
+        .is_some_and(|attempt| attempt.restores.is_some())
+    {
         // Its approval had been withdrawn, so it did not fail.
         patch.uncount();
     }
     if let Some(cause) = lost {
-        let text = format!("{}; the plan is kept and waits without it", failure(patch, cause).message);
+        let text = format!(
+            "{}; the plan is kept and waits without it",
+            failure(patch, cause).message
+        );
         patch.line("Kept", &text).note("PlanKept", false, text);
     }
 }
@@ -62,7 +94,11 @@ pub(super) fn plan_kept(patch: &mut StatusPatch<'_>, lost: Option<&Cause>) {
 pub(super) fn restore_retried(patch: &mut StatusPatch<'_>, cause: &Cause, next: Timestamp) {
     patch.close();
     let failure = failure(patch, cause);
-    let text = format!("{} to restore and apply the plan ended: {}", tried(patch), failure.message);
+    let text = format!(
+        "{} to restore and apply the plan ended: {}",
+        tried(patch),
+        failure.message
+    );
     let text = if patch.status().approval.is_some() {
         let text = format!("{text}; the next begins at {}", next.strftime("%H:%M:%S"));
         patch.message(&text).clear("nextStep");

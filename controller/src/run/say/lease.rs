@@ -13,9 +13,10 @@ use crds::{Phase, conditions, names, reason, text::clip};
 /// The reason and the text of a wait.
 pub(super) fn words(why: &WaitReason) -> (&'static str, String) {
     match why {
-        WaitReason::Turn { first, place } => {
-            (reason::QUEUED, format!("waits for its turn on the state behind {first}, in place {place}"))
-        }
+        WaitReason::Turn { first, place } => (
+            reason::QUEUED,
+            format!("waits for its turn on the state behind {first}, in place {place}"),
+        ),
         WaitReason::Refused(text) => (reason::LEASE_REFUSED, text.clone()),
         WaitReason::Frozen(frozen) => (reason::FROZEN, frozen.to_string()),
         WaitReason::SlotsFull(full) => (reason::SLOTS_FULL, full.to_string()),
@@ -25,17 +26,30 @@ pub(super) fn words(why: &WaitReason) -> (&'static str, String) {
 /// The message of a run that waits without a pod.
 pub(super) fn waits_message(patch: &mut StatusPatch<'_>, text: &str) {
     let status = patch.status();
-    let planned = status.plan.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval));
-    let message =
-        planned.map_or_else(|| text.to_owned(), |plan| format!("plan {} is approved; {text}; no pod is held", plan.summary));
+    let planned = status
+        .plan
+        .as_ref()
+        .filter(|_| status.phase == Some(Phase::AwaitingApproval));
+    let message = planned.map_or_else(
+        || text.to_owned(),
+        |plan| format!("plan {} is approved; {text}; no pod is held", plan.summary),
+    );
     patch.message(&message).clear("nextStep");
 }
 
 /// The run has the lease.
 pub(super) fn taken(patch: &mut StatusPatch<'_>, lease: &Lease) {
     let at = patch.time();
-    patch.set("lease", json!({"stateKey": lease.key, "name": lease.name, "at": at}));
-    patch.condition(conditions::STATE_LEASED, Some(true), reason::LEASED, "it is this run's turn on the state");
+    patch.set(
+        "lease",
+        json!({"stateKey": lease.key, "name": lease.name, "at": at}),
+    );
+    patch.condition(
+        conditions::STATE_LEASED,
+        Some(true),
+        reason::LEASED,
+        "it is this run's turn on the state",
+    );
 }
 
 /// The run waits for the lease. While an attempt is open, its agent owns the message.
@@ -80,7 +94,9 @@ pub(super) fn give_back(patch: &mut StatusPatch<'_>) {
 pub(super) fn retained(patch: &mut StatusPatch<'_>, why: &Retained, abandonable: bool) {
     let may_run = |why: &str| format!("retained, because the apply may still run: {why}");
     let mut text = match why {
-        Retained::Lock(text) => format!("retained until the lock that the apply may have left on its state is released: {text}"),
+        Retained::Lock(text) => format!(
+            "retained until the lock that the apply may have left on its state is released: {text}"
+        ),
         Retained::EndUnconfirmed => may_run("the end of its pod is not confirmed"),
         Retained::MayRun(text) => may_run(text),
     } + "; other runs of this state wait";
@@ -90,22 +106,45 @@ pub(super) fn retained(patch: &mut StatusPatch<'_>, why: &Retained, abandonable:
         text = format!("{text}. To abandon the apply: {command}");
     }
     let conditions = &patch.status().conditions;
-    if !conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED && c.message == clip(&text, 512)) {
-        patch.condition(conditions::STATE_LEASED, Some(true), reason::APPLY_UNCONFIRMED, &text);
+    if !conditions
+        .iter()
+        .any(|c| c.type_ == conditions::STATE_LEASED && c.message == clip(&text, 512))
+    {
+        patch.condition(
+            conditions::STATE_LEASED,
+            Some(true),
+            reason::APPLY_UNCONFIRMED,
+            &text,
+        );
     }
 }
 
 /// The pod ended to wait for the state. It did not fail.
 pub(super) fn requeued(patch: &mut StatusPatch<'_>) {
-    let waits = patch.status().condition(conditions::STATE_LEASED, reason::QUEUED);
-    patch.uncount().set("phase", Phase::Pending).clear("failure").clear("nextStep");
+    let waits = patch
+        .status()
+        .condition(conditions::STATE_LEASED, reason::QUEUED);
+    patch
+        .uncount()
+        .set("phase", Phase::Pending)
+        .clear("failure")
+        .clear("nextStep");
     patch.message(waits.map_or("it is this run's turn on the state", |c| c.message.as_str()));
     patch.condition_if_new(conditions::PLANNED, Some(false), reason::QUEUED, "");
 }
 
 /// A process that has ended left the lock which blocks the run.
 pub(super) fn lock_left(patch: &mut StatusPatch<'_>, by: &str) {
-    let Some(lock) = &patch.status().state_lock else { return };
-    patch.set("lockRelease", json!({"id": lock.id, "holder": clip(by, 256)}));
-    patch.note("LockReleased", false, format!("the lock {} was left by {by}; it may be released", lock.id));
+    let Some(lock) = &patch.status().state_lock else {
+        return;
+    };
+    patch.set(
+        "lockRelease",
+        json!({"id": lock.id, "holder": clip(by, 256)}),
+    );
+    patch.note(
+        "LockReleased",
+        false,
+        format!("the lock {} was left by {by}; it may be released", lock.id),
+    );
 }

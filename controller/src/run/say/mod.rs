@@ -39,24 +39,35 @@ pub(super) fn write(run: &RunView, now: Timestamp, outcome: &Outcome) -> Option<
 
 /// The action that writes an outcome; `None` if the status reports it already, for decisions that then have another action.
 pub(super) fn news(run: &RunView, now: Timestamp, outcome: Outcome) -> Option<Action> {
-    write(run, now, &outcome).is_some().then_some(Action::Write(outcome))
+    write(run, now, &outcome)
+        .is_some()
+        .then_some(Action::Write(outcome))
 }
 
 const fn kind(outcome: &Outcome) -> Kind {
     match outcome {
-        Outcome::Noticed | Outcome::PolicyMissing(_) | Outcome::Blocked(_) | Outcome::QueuedToOpen(_) => Kind::Begin,
+        Outcome::Noticed
+        | Outcome::PolicyMissing(_)
+        | Outcome::Blocked(_)
+        | Outcome::QueuedToOpen(_) => Kind::Begin,
         Outcome::Opened { .. } | Outcome::RestoreOpened { .. } => Kind::Open,
         Outcome::NotStarting { .. } | Outcome::Starting => Kind::Start,
-        Outcome::Approval(Approval { consent: Consent::Unproven(_), .. })
+        Outcome::Approval(Approval {
+            consent: Consent::Unproven(_),
+            ..
+        })
         | Outcome::Working(_)
         | Outcome::HoldEnds
         | Outcome::Finished => Kind::Conditions,
-        Outcome::Approval(_) | Outcome::ApprovalRemoved(_) | Outcome::ApprovalRevoked { .. } => Kind::Approval,
+        Outcome::Approval(_) | Outcome::ApprovalRemoved(_) | Outcome::ApprovalRevoked { .. } => {
+            Kind::Approval
+        }
         Outcome::NodeNotReady { .. } | Outcome::PodGone { .. } => Kind::Gone,
         Outcome::LockLeft { .. } => Kind::Lock,
-        Outcome::LeaseTaken(_) | Outcome::QueuedToClaim(_) | Outcome::LeaseRetained { .. } | Outcome::LeaseReturned => {
-            Kind::Lease
-        }
+        Outcome::LeaseTaken(_)
+        | Outcome::QueuedToClaim(_)
+        | Outcome::LeaseRetained { .. }
+        | Outcome::LeaseReturned => Kind::Lease,
         Outcome::Requeued
         | Outcome::Retried { .. }
         | Outcome::PlanKept { .. }
@@ -78,7 +89,12 @@ fn tell(patch: &mut StatusPatch<'_>, outcome: &Outcome) {
         Outcome::NotStarting { trouble, until } => attempt::not_starting(patch, trouble, *until),
         Outcome::Starting => attempt::starting(patch),
         Outcome::Working(working) => node::working(patch, working),
-        Outcome::NodeNotReady { node, pod, retry_at, record } => {
+        Outcome::NodeNotReady {
+            node,
+            pod,
+            retry_at,
+            record,
+        } => {
             node::not_ready(patch, node, pod, *retry_at, record.as_ref());
         }
         Outcome::Approval(told) => approval::approval(patch, told),
@@ -91,20 +107,29 @@ fn tell(patch: &mut StatusPatch<'_>, outcome: &Outcome) {
         Outcome::Opened { opening, lease } => attempt::opened(patch, opening, lease.as_ref()),
         Outcome::RestoreOpened { opening, by } => attempt::restore_opened(patch, opening, by),
         Outcome::HoldEnds => node::hold_ends(patch),
-        Outcome::PodGone { node, record } => node::pod_gone(patch, node.as_deref(), record.as_ref()),
+        Outcome::PodGone { node, record } => {
+            node::pod_gone(patch, node.as_deref(), record.as_ref())
+        }
         Outcome::LockLeft { by } => lease::lock_left(patch, by),
         Outcome::ApprovalRemoved(why) => approval::removed(patch, why),
         Outcome::ApprovalRevoked { by } => revoke::unverified(patch, by.as_deref()),
         Outcome::LeaseTaken(taken) => lease::taken(patch, taken),
         Outcome::LeaseReturned => lease::give_back(patch),
         Outcome::Requeued => lease::requeued(patch),
-        Outcome::Retried { cause, unkept, next } => close::retried(patch, cause, unkept.as_deref(), *next),
+        Outcome::Retried {
+            cause,
+            unkept,
+            next,
+        } => close::retried(patch, cause, unkept.as_deref(), *next),
         Outcome::PlanKept { lost } => close::plan_kept(patch, lost.as_ref()),
         Outcome::RestoreRetried { cause, next } => close::restore_retried(patch, cause, *next),
         Outcome::NodeLost { loss, plan_waits } => close::node_lost(patch, loss, *plan_waits),
         Outcome::Ended(end) => end::ended(patch, end),
         Outcome::Finished => end::finished(patch),
-        Outcome::FinishedAndClosed { unkept, returns_lease } => {
+        Outcome::FinishedAndClosed {
+            unkept,
+            returns_lease,
+        } => {
             end::finished_and_closed(patch, unkept.as_deref(), *returns_lease);
         }
         Outcome::Settled { result, message } => end::settled(patch, *result, message),

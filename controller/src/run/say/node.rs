@@ -17,8 +17,14 @@ use crds::{conditions, names, reason, text::clip};
 /// Records the node in the attempt. Only for a write that does not close the attempt.
 fn record(patch: &mut StatusPatch<'_>, record: Option<&NodeRecord>) {
     match record {
-        Some(NodeRecord { name, boot_id: None }) => patch.set("attempt", json!({"nodeName": name})),
-        Some(NodeRecord { name, boot_id: Some(boot) }) => patch.set("attempt", json!({"nodeName": name, "bootID": boot})),
+        Some(NodeRecord {
+            name,
+            boot_id: None,
+        }) => patch.set("attempt", json!({"nodeName": name})),
+        Some(NodeRecord {
+            name,
+            boot_id: Some(boot),
+        }) => patch.set("attempt", json!({"nodeName": name, "bootID": boot})),
         None => patch,
     };
 }
@@ -29,13 +35,26 @@ pub(super) fn working(patch: &mut StatusPatch<'_>, working: &Working) {
     if working.abandon_refused {
         let text = "pawl.run/abandon has no effect while the node of the pod is Ready, and was removed: the apply continues, and \
                     pawl.run/cancel asks it to end";
-        patch.condition(conditions::STALLED, Some(false), reason::ABANDON_REFUSED, text);
+        patch.condition(
+            conditions::STALLED,
+            Some(false),
+            reason::ABANDON_REFUSED,
+            text,
+        );
         patch.note(reason::ABANDON_REFUSED, true, text);
-    } else if status.condition(conditions::STALLED, reason::ABANDON_REFUSED).is_none() {
+    } else if status
+        .condition(conditions::STALLED, reason::ABANDON_REFUSED)
+        .is_none()
+    {
         patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }
     if let (true, Some(plan)) = (working.planned, &status.plan) {
-        patch.condition(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
+        patch.condition(
+            conditions::PLANNED,
+            Some(true),
+            reason::PLANNED,
+            &plan.summary,
+        );
     }
     record(patch, working.record.as_ref());
 }
@@ -55,7 +74,10 @@ pub(super) fn not_ready(
 ) {
     let (run, status) = (patch.run(), patch.status());
     let clock = |at: Timestamp| at.strftime("%H:%M:%S UTC").to_string();
-    let since = node.since.map(|at| format!(" since {}", clock(at))).unwrap_or_default();
+    let since = node
+        .since
+        .map(|at| format!(" since {}", clock(at)))
+        .unwrap_or_default();
     let what = format!("node {} of pod {pod} is not Ready{since}", node.name);
     let text = if status.claim.is_some() {
         format!(
@@ -70,17 +92,35 @@ pub(super) fn not_ready(
             clock(retry_at)
         )
     };
-    patch.condition_since(conditions::STALLED, Some(true), reason::NODE_UNREACHABLE, &text);
+    patch.condition_since(
+        conditions::STALLED,
+        Some(true),
+        reason::NODE_UNREACHABLE,
+        &text,
+    );
     // The text changes with the claim.
-    patch.condition(conditions::STALLED, Some(true), reason::NODE_UNREACHABLE, &text);
+    patch.condition(
+        conditions::STALLED,
+        Some(true),
+        reason::NODE_UNREACHABLE,
+        &text,
+    );
     record(patch, noted);
     if !patch.is_empty() && status.stalled_since(reason::NODE_UNREACHABLE).is_none() {
-        patch.note(reason::NODE_UNREACHABLE, true, clip(&format!("{text} ({})", node.said), 900));
+        patch.note(
+            reason::NODE_UNREACHABLE,
+            true,
+            clip(&format!("{text} ({})", node.said), 900),
+        );
     }
 }
 
 /// The pod of a claimed attempt is gone.
-pub(super) fn pod_gone(patch: &mut StatusPatch<'_>, node: Option<&str>, noted: Option<&NodeRecord>) {
+pub(super) fn pod_gone(
+    patch: &mut StatusPatch<'_>,
+    node: Option<&str>,
+    noted: Option<&NodeRecord>,
+) {
     let text = format!(
         "{}, in the middle of its {}; without proof of its end within {} s, the run ends Indeterminate",
         gone(patch, node),
@@ -94,6 +134,13 @@ pub(super) fn pod_gone(patch: &mut StatusPatch<'_>, node: Option<&str>, noted: O
 
 /// How the attempt's pod vanished: by itself, or with its node.
 pub(super) fn gone(patch: &StatusPatch<'_>, node: Option<&str>) -> String {
-    let pod = patch.status().attempt.as_ref().map_or("", |attempt| &attempt.pod_name);
-    node.map_or_else(|| format!("pod {pod} is gone"), |why| format!("{why}, with pod {pod}"))
+    let pod = patch
+        .status()
+        .attempt
+        .as_ref()
+        .map_or("", |attempt| &attempt.pod_name);
+    node.map_or_else(
+        || format!("pod {pod} is gone"),
+        |why| format!("{why}, with pod {pod}"),
+    )
 }

@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crds::{
-    ApprovalMode, Changed, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, conditions, names,
+    ApprovalMode, Changed, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun,
+    conditions, names,
     reason::{
         self,
         next_step::{Facts, Place},
@@ -49,7 +50,16 @@ pub(super) struct End {
 impl<'a> StatusPatch<'a> {
     pub(super) fn new(run: &'a RunView, now: Timestamp) -> Self {
         let (status, conditions) = (&run.status, run.status.conditions.clone());
-        Self { run, status, now, patch: Map::new(), conditions, lines: Vec::new(), notes: Vec::new(), incomplete: false }
+        Self {
+            run,
+            status,
+            now,
+            patch: Map::new(),
+            conditions,
+            lines: Vec::new(),
+            notes: Vec::new(),
+            incomplete: false,
+        }
     }
 
     pub(super) fn run(&self) -> &'a RunView {
@@ -79,7 +89,10 @@ impl<'a> StatusPatch<'a> {
     /// Sets a field. A map is merged into the existing value.
     pub(super) fn set(&mut self, field: &str, value: impl Serialize) -> &mut Self {
         // All values are strings, numbers and structs with string keys, so the conversion does not fail.
-        self.patch.insert(field.into(), serde_json::to_value(value).unwrap_or_default());
+        self.patch.insert(
+            field.into(),
+            serde_json::to_value(value).unwrap_or_default(),
+        );
         self
     }
 
@@ -101,13 +114,33 @@ impl<'a> StatusPatch<'a> {
         self.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "")
     }
 
-    pub(super) fn condition(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
-        conditions::set(&mut self.conditions, type_, status, reason, message, self.run.meta().generation, self.now);
+    pub(super) fn condition(
+        &mut self,
+        type_: &str,
+        status: Option<bool>,
+        reason: &str,
+        message: &str,
+    ) -> &mut Self {
+        conditions::set(
+            &mut self.conditions,
+            type_,
+            status,
+            reason,
+            message,
+            self.run.meta().generation,
+            self.now,
+        );
         self
     }
 
     /// Sets a condition unless it has that status and reason: a new message alone is not worth a write.
-    pub(super) fn condition_if_new(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
+    pub(super) fn condition_if_new(
+        &mut self,
+        type_: &str,
+        status: Option<bool>,
+        reason: &str,
+        message: &str,
+    ) -> &mut Self {
         let word = status.map_or("Unknown", |s| if s { "True" } else { "False" });
         let old = self.conditions.iter().find(|c| c.type_ == type_);
         if old.is_none_or(|c| c.status != word || c.reason != reason) {
@@ -117,8 +150,18 @@ impl<'a> StatusPatch<'a> {
     }
 
     /// As [`Self::condition_if_new`], with a transition time that restarts with every reason.
-    pub(super) fn condition_since(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
-        if self.conditions.iter().any(|c| c.type_ == type_ && c.reason != reason) {
+    pub(super) fn condition_since(
+        &mut self,
+        type_: &str,
+        status: Option<bool>,
+        reason: &str,
+        message: &str,
+    ) -> &mut Self {
+        if self
+            .conditions
+            .iter()
+            .any(|c| c.type_ == type_ && c.reason != reason)
+        {
             self.conditions.retain(|c| c.type_ != type_);
         }
         self.condition_if_new(type_, status, reason, message)
@@ -132,12 +175,18 @@ impl<'a> StatusPatch<'a> {
 
     /// The message of a condition that has this reason.
     pub(super) fn said(&self, type_: &str, reason: &str) -> Option<&str> {
-        self.conditions.iter().find(|c| c.type_ == type_ && c.reason == reason).map(|c| c.message.as_str())
+        self.conditions
+            .iter()
+            .find(|c| c.type_ == type_ && c.reason == reason)
+            .map(|c| c.message.as_str())
     }
 
     /// Adds a line to the history.
     pub(super) fn line(&mut self, word: &str, text: &str) -> &mut Self {
-        self.lines.push(clip(&format!("{}  {word}  {text}", self.now.strftime("%H:%M:%S")), 256));
+        self.lines.push(clip(
+            &format!("{}  {word}  {text}", self.now.strftime("%H:%M:%S")),
+            256,
+        ));
         self
     }
 
@@ -148,7 +197,11 @@ impl<'a> StatusPatch<'a> {
             value["diagnostics"] = Value::Null;
         }
         if failure.class == FailureClass::Unknown {
-            let is_newer = self.status.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Unknown);
+            let is_newer = self
+                .status
+                .failure
+                .as_ref()
+                .is_some_and(|failure| failure.class == FailureClass::Unknown);
             // If the status already has a class that only a newer version knows, keep it; otherwise write Internal.
             match value.as_object_mut().filter(|_| is_newer) {
                 Some(fields) => fields.retain(|field, _| field != "class" && field != "changes"),
@@ -160,8 +213,17 @@ impl<'a> StatusPatch<'a> {
     }
 
     /// Publishes an Event after the write succeeded.
-    pub(super) fn note(&mut self, reason: &'static str, warning: bool, text: impl Into<String>) -> &mut Self {
-        self.notes.push(Note { reason, warning, text: text.into() });
+    pub(super) fn note(
+        &mut self,
+        reason: &'static str,
+        warning: bool,
+        text: impl Into<String>,
+    ) -> &mut Self {
+        self.notes.push(Note {
+            reason,
+            warning,
+            text: text.into(),
+        });
         self
     }
 
@@ -172,14 +234,26 @@ impl<'a> StatusPatch<'a> {
 
     /// Closes the attempt without counting its try.
     pub(super) fn uncount(&mut self) -> &mut Self {
-        let (at, tries) = (self.time(), self.status.attempt.as_ref().map_or(0, |attempt| attempt.tries));
-        self.set("attempt", json!({"open": false, "closedAt": at, "tries": tries.saturating_sub(1)}))
+        let (at, tries) = (
+            self.time(),
+            self.status
+                .attempt
+                .as_ref()
+                .map_or(0, |attempt| attempt.tries),
+        );
+        self.set(
+            "attempt",
+            json!({"open": false, "closedAt": at, "tries": tries.saturating_sub(1)}),
+        )
     }
 
     /// Ends the run: phase, result, message, next step, failure, time, history and conditions.
     pub(super) fn end(&mut self, end: &End) -> &mut Self {
         let at = self.time();
-        self.set("phase", end.result.phase()).set("result", end.result).set("completionTime", at).message(&end.message);
+        self.set("phase", end.result.phase())
+            .set("result", end.result)
+            .set("completionTime", at)
+            .message(&end.message);
         match &end.failure {
             Some(failure) => self.failure(failure),
             None => self.clear("failure"),
@@ -193,30 +267,59 @@ impl<'a> StatusPatch<'a> {
         self.ended_conditions(end.result, reason.as_deref(), &end.message)
     }
 
-    pub(super) fn ended_conditions(&mut self, result: RunResult, failure: Option<&str>, message: &str) -> &mut Self {
+    pub(super) fn ended_conditions(
+        &mut self,
+        result: RunResult,
+        failure: Option<&str>,
+        message: &str,
+    ) -> &mut Self {
         let status = self.status;
-        let word = if result.phase() == Phase::Failed { failure.unwrap_or(result.as_str()) } else { result.as_str() };
+        let word = if result.phase() == Phase::Failed {
+            failure.unwrap_or(result.as_str())
+        } else {
+            result.as_str()
+        };
         // Keep the condition that names another run's apply: it explains the failure.
-        let stale = result == RunResult::Failed && self.said(conditions::PLANNED, reason::STALE_PLAN).is_some();
+        let stale = result == RunResult::Failed
+            && self.said(conditions::PLANNED, reason::STALE_PLAN).is_some();
         match &status.plan {
             Some(_) if stale => &mut *self,
-            Some(plan) => self.condition_if_new(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary),
+            Some(plan) => self.condition_if_new(
+                conditions::PLANNED,
+                Some(true),
+                reason::PLANNED,
+                &plan.summary,
+            ),
             None => self.condition_if_new(conditions::PLANNED, Some(false), word, ""),
         };
         // A person's approval is recorded with a checksum.
-        let approved = status.approval.as_ref().is_some_and(|record| record.checksum.is_some());
+        let approved = status
+            .approval
+            .as_ref()
+            .is_some_and(|record| record.checksum.is_some());
         let automatic = self.run.spec.approval.mode == ApprovalMode::Automatic && !approved;
         match (&status.claim, result) {
             (Some(claim), _) if automatic => {
                 if status.approval.is_none() {
                     self.set("approval", json!({"by": "automatic", "at": claim.at}));
                 }
-                self.condition_if_new(conditions::APPROVED, Some(true), reason::AUTOMATIC, "approval.mode is Automatic")
+                self.condition_if_new(
+                    conditions::APPROVED,
+                    Some(true),
+                    reason::AUTOMATIC,
+                    "approval.mode is Automatic",
+                )
             }
-            (Some(_), _) => self.condition_if_new(conditions::APPROVED, Some(true), reason::APPROVED, ""),
-            (None, RunResult::NoChanges | RunResult::Planned | RunResult::Drifted) => {
-                self.condition_if_new(conditions::APPROVED, Some(false), reason::NOT_NEEDED, "nothing is applied")
+            (Some(_), _) => {
+                self.condition_if_new(conditions::APPROVED, Some(true), reason::APPROVED, "")
             }
+            (None, RunResult::NoChanges | RunResult::Planned | RunResult::Drifted) => self
+                .condition_if_new(
+                    conditions::APPROVED,
+                    Some(false),
+                    reason::NOT_NEEDED,
+                    "nothing is applied",
+                ),
             (
                 None,
                 RunResult::Applied
@@ -228,10 +331,20 @@ impl<'a> StatusPatch<'a> {
                 | RunResult::Failed
                 | RunResult::Indeterminate
                 | RunResult::Unknown,
-            ) => self.condition_if_new(conditions::APPROVED, Some(false), result.as_str(), "nothing was applied"),
+            ) => self.condition_if_new(
+                conditions::APPROVED,
+                Some(false),
+                result.as_str(),
+                "nothing was applied",
+            ),
         };
         let told = conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
-        self.condition(conditions::SUCCEEDED, Some(result.phase() == Phase::Succeeded), word, message);
+        self.condition(
+            conditions::SUCCEEDED,
+            Some(result.phase() == Phase::Succeeded),
+            word,
+            message,
+        );
         self.condition(conditions::FINISHED, Some(true), result.as_str(), message);
         self.condition_if_new(conditions::STALLED, Some(false), result.as_str(), "");
         if told {
@@ -249,7 +362,11 @@ impl<'a> StatusPatch<'a> {
             | Phase::AwaitingApproval
             | Phase::Apply
             | Phase::Unknown => {
-                let reason = if result == RunResult::Indeterminate { "Indeterminate" } else { "Failed" };
+                let reason = if result == RunResult::Indeterminate {
+                    "Indeterminate"
+                } else {
+                    "Failed"
+                };
                 self.note(reason, true, text)
             }
         }
@@ -257,11 +374,16 @@ impl<'a> StatusPatch<'a> {
 
     /// Whether there is nothing to write. An incomplete patch has to be built again on a live read first.
     pub(super) fn is_empty(&self) -> bool {
-        !self.incomplete && self.patch.is_empty() && self.conditions == self.status.conditions && self.lines.is_empty()
+        !self.incomplete
+            && self.patch.is_empty()
+            && self.conditions == self.status.conditions
+            && self.lines.is_empty()
     }
 
     pub(super) fn finish(mut self, kind: Kind) -> Write {
-        if let (Kind::Begin | Kind::Open | Kind::Close | Kind::End, Some(generation)) = (kind, self.run.meta().generation) {
+        if let (Kind::Begin | Kind::Open | Kind::Close | Kind::End, Some(generation)) =
+            (kind, self.run.meta().generation)
+        {
             self.set("observedGeneration", generation);
         }
         if self.conditions != self.status.conditions {
@@ -275,15 +397,29 @@ impl<'a> StatusPatch<'a> {
         }
         let word = self.patch.get("result").and_then(Value::as_str);
         let closed = self.status.result.filter(|_| kind == Kind::Close);
-        let ended = RunResult::ALL.into_iter().find(|r| Some(r.as_str()) == word).or(closed);
+        let ended = RunResult::ALL
+            .into_iter()
+            .find(|r| Some(r.as_str()) == word)
+            .or(closed);
         let finished = ended.map(|result| (self.run.spec.operation, result));
-        Write { kind, status: self.patch, notes: self.notes, finished, incomplete: self.incomplete }
+        Write {
+            kind,
+            status: self.patch,
+            notes: self.notes,
+            finished,
+            incomplete: self.incomplete,
+        }
     }
 
     /// The history, truncated so that the whole status fits its size limit.
     fn fitted_history(&mut self) -> Option<Vec<String>> {
         let mut whole = self.whole()?.status.clone().unwrap_or_default();
-        let text = |field: &str| self.patch.get(field).and_then(Value::as_str).map(str::to_owned);
+        let text = |field: &str| {
+            self.patch
+                .get(field)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        };
         whole.message = text("message").or(whole.message);
         whole.next_step = text("nextStep").or(whole.next_step);
         whole.history.append(&mut self.lines);
@@ -292,14 +428,31 @@ impl<'a> StatusPatch<'a> {
     }
 
     /// The next command to run, or the fix that precedes it after a failure.
-    pub(super) fn next_step(&mut self, result: RunResult, failure: Option<&Failure>) -> Option<String> {
-        let (namespace, name) = (self.run.namespace().unwrap_or_default(), self.run.name_any());
+    pub(super) fn next_step(
+        &mut self,
+        result: RunResult,
+        failure: Option<&Failure>,
+    ) -> Option<String> {
+        let (namespace, name) = (
+            self.run.namespace().unwrap_or_default(),
+            self.run.name_any(),
+        );
         let again = names::rerun_command(&namespace, &name);
         match (result, failure) {
             (RunResult::Failed | RunResult::Indeterminate, Some(failure)) => {
                 let fixed = self.whole()?.spec.source.fixed_by();
-                let facts = Facts { again, logs: names::logs_command(&namespace, &name), fixed, ..Facts::default() }.of(failure);
-                Some(reason::next_step::next_step(&failure.reason, Place::Cluster, &facts))
+                let facts = Facts {
+                    again,
+                    logs: names::logs_command(&namespace, &name),
+                    fixed,
+                    ..Facts::default()
+                }
+                .of(failure);
+                Some(reason::next_step::next_step(
+                    &failure.reason,
+                    Place::Cluster,
+                    &facts,
+                ))
             }
             (
                 RunResult::Failed
@@ -324,8 +477,19 @@ impl<'a> StatusPatch<'a> {
 }
 
 /// A failure without diagnostics.
-pub(super) fn described(class: FailureClass, reason: &str, message: &str, changes: Changed) -> Failure {
-    Failure { class, reason: reason.into(), message: message.to_owned(), changes, diagnostics: Vec::new() }
+pub(super) fn described(
+    class: FailureClass,
+    reason: &str,
+    message: &str,
+    changes: Changed,
+) -> Failure {
+    Failure {
+        class,
+        reason: reason.into(),
+        message: message.to_owned(),
+        changes,
+        diagnostics: Vec::new(),
+    }
 }
 
 /// The number of a try: `attempt 2 of at most 4`.
@@ -352,18 +516,34 @@ mod tests {
     fn new_failure_replaces_every_field_of_the_old_one() {
         let run = RunView::live(testing::run().into());
         let mut patch = StatusPatch::new(&run, testing::t0());
-        patch.failure(&described(FailureClass::Interrupted, reason::POD_LOST, "x", Changed::None));
+        patch.failure(&described(
+            FailureClass::Interrupted,
+            reason::POD_LOST,
+            "x",
+            Changed::None,
+        ));
         let write = patch.finish(Kind::Close);
         assert!(write.status["failure"]["diagnostics"].is_null());
         assert_eq!(write.status["observedGeneration"], 1);
-        assert!(!write.status.contains_key("conditions"), "unchanged lists are not sent");
+        assert!(
+            !write.status.contains_key("conditions"),
+            "unchanged lists are not sent"
+        );
     }
 
     #[test]
     fn new_wait_restarts_its_transition_time() {
         let mut run = RunView::live(testing::run().into());
         let early = testing::t0();
-        conditions::set(&mut run.status.conditions, conditions::STALLED, Some(true), reason::UNSCHEDULABLE, "", None, early);
+        conditions::set(
+            &mut run.status.conditions,
+            conditions::STALLED,
+            Some(true),
+            reason::UNSCHEDULABLE,
+            "",
+            None,
+            early,
+        );
         let late = Timestamp::from_second(early.as_second() + 500).unwrap();
         let mut patch = StatusPatch::new(&run, late);
         patch.condition_since(conditions::STALLED, Some(true), reason::POD_GONE, "gone");

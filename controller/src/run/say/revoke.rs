@@ -12,8 +12,15 @@ pub(in crate::run) fn order(annotation: &str) -> String {
 
 /// Reports a removed approval. `manual`: the run needs another one.
 pub(in crate::run) fn approval(by: Option<&str>, manual: bool) -> String {
-    let whose = by.map_or_else(|| "An approval".to_owned(), |by| format!("{}'s approval", clip(by, 80)));
-    let then = if manual { "Nothing was applied. Approve again." } else { "The run approves itself." };
+    let whose = by.map_or_else(
+        || "An approval".to_owned(),
+        |by| format!("{}'s approval", clip(by, 80)),
+    );
+    let then = if manual {
+        "Nothing was applied. Approve again."
+    } else {
+        "The run approves itself."
+    };
     format!("{whose} {WHY}. {then}")
 }
 
@@ -26,5 +33,10 @@ pub(in crate::run) fn creation(asks: &str) -> String {
 
 /// Reports the removed approval. The record of the approval is removed as with any withdrawal.
 pub(super) fn unverified(patch: &mut StatusPatch<'_>, by: Option<&str>) {
-    patch.condition(conditions::APPROVED, Some(false), reason::UNVERIFIED, &approval(by, true));
+    patch.condition(
+        conditions::APPROVED,
+        Some(false),
+        reason::UNVERIFIED,
+        &approval(by, true),
+    );
 }

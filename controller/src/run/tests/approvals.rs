@@ -23,7 +23,11 @@ fn approval_of_the_waiting_plan_is_recorded() {
     assert_eq!(record.comment.as_deref(), Some("ok"));
     assert_eq!(world.condition(APPROVED), is_true("Approved"));
     assert_eq!(world.events.last(), Some(&"Approved"));
-    assert_eq!(world.written(Kind::Approval), 2, "that it waits, and that it does not");
+    assert_eq!(
+        world.written(Kind::Approval),
+        2,
+        "that it waits, and that it does not"
+    );
 }
 
 #[test]
@@ -84,7 +88,9 @@ fn approval_record_is_immutable_after_the_claim() {
 
 #[test]
 fn approval_of_a_plan_of_another_attempt_is_ignored() {
-    let mut world = World::new().adopted(Phase::AwaitingApproval).annotate(names::APPROVE, SUM);
+    let mut world = World::new()
+        .adopted(Phase::AwaitingApproval)
+        .annotate(names::APPROVE, SUM);
     world.status_mut().plan.as_mut().unwrap().attempt = 7;
     world.settle();
     assert!(!world.is_approved());
@@ -93,7 +99,10 @@ fn approval_of_a_plan_of_another_attempt_is_ignored() {
 #[test]
 fn approval_before_the_plan_is_not_recorded() {
     for phase in [Phase::Setup, Phase::Init, Phase::Plan] {
-        let world = World::new().adopted(phase).annotate(names::APPROVE, SUM).settled();
+        let world = World::new()
+            .adopted(phase)
+            .annotate(names::APPROVE, SUM)
+            .settled();
         assert!(!world.is_approved());
     }
 }
@@ -112,11 +121,27 @@ fn lost_plan_loses_its_approval() {
 
 #[test]
 fn automatic_run_that_asks_a_person_retains_its_lease() {
-    let asks = |run: &mut TerraformRun| run.spec.approval.automatic_when = Some(crds::AutomaticWhen::default());
-    let mut world = World::automatic().with(asks).adopted(Phase::AwaitingApproval).leased().settled();
-    assert!(world.has_lease(), "it has had it since its attempt was opened");
+    let asks = |run: &mut TerraformRun| {
+        run.spec.approval.automatic_when = Some(crds::AutomaticWhen::default())
+    };
+    let mut world = World::automatic()
+        .with(asks)
+        .adopted(Phase::AwaitingApproval)
+        .leased()
+        .settled();
+    assert!(
+        world.has_lease(),
+        "it has had it since its attempt was opened"
+    );
     assert_eq!(world.condition(APPROVED), is_false("WaitingForApproval"));
     world = world.approve().settled();
-    assert_eq!(world.status().approval.as_ref().and_then(|record| record.checksum.as_deref()), Some(SUM));
+    assert_eq!(
+        world
+            .status()
+            .approval
+            .as_ref()
+            .and_then(|record| record.checksum.as_deref()),
+        Some(SUM)
+    );
     assert!(world.has_lease());
 }

@@ -7,10 +7,15 @@ use serving::call::CallError;
 #[test]
 fn new_run_gets_finalizer_then_attempt_then_pod() {
     let mut world = World::new().with(|run| run.metadata.finalizers = None);
-    assert_eq!(world.decide().actions, [Action::AddFinalizer { prove: false }]);
+    assert_eq!(
+        world.decide().actions,
+        [Action::AddFinalizer { prove: false }]
+    );
     world.apply(&Action::AddFinalizer { prove: false });
     let decision = world.decide();
-    let [Action::Write(write)] = decision.actions.as_slice() else { panic!("{decision:?}") };
+    let [Action::Write(write)] = decision.actions.as_slice() else {
+        panic!("{decision:?}")
+    };
     assert_eq!(write.kind, Kind::Open);
     assert!(write.status.get("approval").is_none());
     world.settle();
@@ -19,27 +24,39 @@ fn new_run_gets_finalizer_then_attempt_then_pod() {
     assert_eq!((attempt.number, attempt.tries, attempt.open), (1, 1, true));
     assert_eq!(attempt.pod_name, names::attempt_name("net", UID, 1));
     assert_eq!(world.events, ["AttemptStarted"]);
-    assert_eq!(world.condition(SUCCEEDED), ("Unknown".into(), "Running".into()));
+    assert_eq!(
+        world.condition(SUCCEEDED),
+        ("Unknown".into(), "Running".into())
+    );
     assert_eq!(world.condition(FINISHED), is_false("Running"));
 }
 
 #[test]
 fn pod_is_created_only_on_a_live_read() {
     let mut world = World::new();
-    let Some(Action::Write(open)) = world.decide().actions.pop() else { panic!("no write") };
+    let Some(Action::Write(open)) = world.decide().actions.pop() else {
+        panic!("no write")
+    };
     assert!(Action::Write(open.clone()).needs_live());
     world.apply(&Action::Write(open));
     assert!(world.decide().actions.contains(&Action::CreatePod));
     assert!(Action::CreatePod.needs_live());
     world.o.pod_live = false;
-    assert!(!world.seen().is_live(), "an open attempt's pod has to be looked for");
+    assert!(
+        !world.seen().is_live(),
+        "an open attempt's pod has to be looked for"
+    );
 }
 
 #[test]
 fn proven_policies_open_and_approve_an_automatic_run() {
     let mut world = World::automatic().with(|run| run.metadata.finalizers = None);
     world.o.policies = Enforcement::Unknown;
-    assert_eq!(world.decide().actions, [Action::AddFinalizer { prove: true }], "both at once");
+    assert_eq!(
+        world.decide().actions,
+        [Action::AddFinalizer { prove: true }],
+        "both at once"
+    );
     world = World::automatic();
     world.o.policies = Enforcement::Unknown;
     assert_eq!(world.decide().actions, [Action::ProbePolicies]);
@@ -60,7 +77,11 @@ fn automatic_run_waits_until_policies_are_enforced() {
     assert_eq!(world.writes.len(), 1);
     assert_eq!(world.events.as_slice(), ["PolicyMissing"].as_slice());
     let mut world = world.later(5);
-    assert_eq!(world.decide().actions, [Action::ProbePolicies], "and asks again");
+    assert_eq!(
+        world.decide().actions,
+        [Action::ProbePolicies],
+        "and asks again"
+    );
     world.settle();
     assert_eq!(world.condition(STALLED), is_false("Progressing"));
     assert!(world.attempt().open && world.status().next_step.is_none());
@@ -71,8 +92,14 @@ fn terminating_namespace_is_reported_not_the_policies() {
     let mut world = World::automatic().not_enforced(Missing::namespace("team"));
     assert_eq!(world.settle(), Some(5));
     assert_eq!(world.condition(STALLED), is_true("NamespaceTerminating"));
-    assert_eq!(world.message(), "namespace team is being deleted, and nothing can be created in it");
-    assert_eq!(world.next_step(), "create the run in a namespace that is not being deleted");
+    assert_eq!(
+        world.message(),
+        "namespace team is being deleted, and nothing can be created in it"
+    );
+    assert_eq!(
+        world.next_step(),
+        "create the run in a namespace that is not being deleted"
+    );
     assert_eq!(world.writes.len(), 1);
     assert_eq!(world.events.as_slice(), ["NamespaceTerminating"].as_slice());
 }
@@ -142,7 +169,9 @@ fn start_failure_is_reported_only_on_a_live_read() {
     world.settle();
     world.pod_mut().trouble = None;
     for decision in [held_up, world.decide()] {
-        let [Action::Write(write)] = decision.actions.as_slice() else { panic!("{decision:?}") };
+        let [Action::Write(write)] = decision.actions.as_slice() else {
+            panic!("{decision:?}")
+        };
         assert!(write.kind == Kind::Start && decision.needs_live());
     }
 }
@@ -170,16 +199,35 @@ fn missing_service_account_is_named_and_awaited() {
         };
         let status = json!({"code": 403, "reason": "Forbidden", "message": message, "details": {"causes": causes}});
         let status = serde_json::from_value(status).unwrap();
-        refusal(&CallError::Refused { what: "create pod", status }.into(), "team", account).unwrap()
+        refusal(
+            &CallError::Refused {
+                what: "create pod",
+                status,
+            }
+            .into(),
+            "team",
+            account,
+        )
+        .unwrap()
     };
     let text = "pods \"net-x8dlm-a1\" is forbidden: error looking up service account team/aws: serviceaccount \"aws\" not found";
     let missing = refused(text, Some("aws"));
     assert_eq!(
         (missing.reason, missing.text.as_str()),
-        (reason::SERVICE_ACCOUNT_NOT_FOUND, "there is no ServiceAccount aws in namespace team")
+        (
+            reason::SERVICE_ACCOUNT_NOT_FOUND,
+            "there is no ServiceAccount aws in namespace team"
+        )
     );
-    assert_eq!(refused(text, None).reason, reason::POD_REJECTED, "that of the attempt, which is made anew");
-    assert_eq!(refused("pods is forbidden: exceeded quota: none", Some("aws")).reason, reason::QUOTA_EXCEEDED);
+    assert_eq!(
+        refused(text, None).reason,
+        reason::POD_REJECTED,
+        "that of the attempt, which is made anew"
+    );
+    assert_eq!(
+        refused("pods is forbidden: exceeded quota: none", Some("aws")).reason,
+        reason::QUOTA_EXCEEDED
+    );
     let going = refused(
         "pods \"net-x8dlm-a1\" is forbidden: unable to create new content in namespace team because it is being terminated",
         None,
@@ -187,9 +235,13 @@ fn missing_service_account_is_named_and_awaited() {
     let said = "namespace team is being deleted, and nothing can be created in it";
     assert_eq!(going.reason, reason::NAMESPACE_TERMINATING);
     assert_eq!(going.text.as_str(), said);
-    assert_eq!(refused("denied by a webhook", Some("aws")).reason, reason::POD_REJECTED);
+    assert_eq!(
+        refused("denied by a webhook", Some("aws")).reason,
+        reason::POD_REJECTED
+    );
 
-    let mut world = World::new().with(|run| run.spec.runner.service_account_name = Some("aws".into()));
+    let mut world =
+        World::new().with(|run| run.spec.runner.service_account_name = Some("aws".into()));
     world = world.first_write();
     world.o.notes.refused = Some(refused_again(None, 1, missing, world.now));
     world.settle();
@@ -208,13 +260,21 @@ fn missing_service_account_is_named_and_awaited() {
 fn refused_pod_is_retried_until_the_deadline() {
     let mut world = World::new().first_write();
     let refused = refused_again(None, 1, trouble(reason::QUOTA_EXCEEDED), world.now);
-    assert_eq!(refused.retry_at, world.now.checked_add(SignedDuration::from_secs(1)).unwrap());
+    assert_eq!(
+        refused.retry_at,
+        world.now.checked_add(SignedDuration::from_secs(1)).unwrap()
+    );
     world.o.notes.refused = Some(refused.clone());
     assert_eq!(world.settle(), Some(1));
     assert_eq!(world.condition(STALLED), is_true("QuotaExceeded"));
     world = world.later(1);
     assert_eq!(world.decide().actions, [Action::CreatePod]);
-    let again = refused_again(Some(&refused), 1, trouble(reason::QUOTA_EXCEEDED), world.now);
+    let again = refused_again(
+        Some(&refused),
+        1,
+        trouble(reason::QUOTA_EXCEEDED),
+        world.now,
+    );
     assert_eq!(again.times, 2);
     let mut after_restart = world.clone().later(600);
     after_restart.o.notes = Notes::default();
@@ -238,9 +298,19 @@ fn refused_pod_retries_back_off_to_thirty_seconds() {
         })
         .collect();
     assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30, 30]);
-    assert_eq!(refused_again(refused.as_ref(), 2, trouble(reason::POD_REJECTED), t0()).times, 1, "per attempt");
-    let many = PodRejection { times: u32::MAX, ..refused.unwrap() };
-    assert_eq!(refused_again(Some(&many), 1, trouble(reason::POD_REJECTED), t0()).times, u32::MAX);
+    assert_eq!(
+        refused_again(refused.as_ref(), 2, trouble(reason::POD_REJECTED), t0()).times,
+        1,
+        "per attempt"
+    );
+    let many = PodRejection {
+        times: u32::MAX,
+        ..refused.unwrap()
+    };
+    assert_eq!(
+        refused_again(Some(&many), 1, trouble(reason::POD_REJECTED), t0()).times,
+        u32::MAX
+    );
 }
 
 #[test]
@@ -248,7 +318,10 @@ fn new_pod_missing_in_the_cache_is_not_lost() {
     let mut world = World::new().opened();
     world.o.pod = PodState::Unknown;
     assert_eq!(world.settle(), Some(5));
-    let created = Notes { created: Some((1, world.now)), ..Notes::default() };
+    let created = Notes {
+        created: Some((1, world.now)),
+        ..Notes::default()
+    };
     assert!(created.just_created(1, world.now));
     assert!(!created.just_created(2, world.now));
     assert!(!created.just_created(1, world.clone().later(5).now));
@@ -256,7 +329,10 @@ fn new_pod_missing_in_the_cache_is_not_lost() {
 
 #[test]
 fn deleted_run_with_a_foreign_finalizer_is_ignored() {
-    let world = World::new().with(|run| run.metadata.finalizers = Some(vec!["other/one".into()])).deleted().settled();
+    let world = World::new()
+        .with(|run| run.metadata.finalizers = Some(vec!["other/one".into()]))
+        .deleted()
+        .settled();
     assert!(world.decide().actions.is_empty());
     assert!(world.status().attempt.is_none());
 }
@@ -266,10 +342,18 @@ fn restart_ensures_the_account_of_an_unadopted_pod() {
     let mut world = World::new().opened();
     assert_eq!(world.decide().actions, []);
     world.o.notes = Notes::default();
-    assert_eq!(world.decide().actions, [Action::CreatePod], "creates what is missing");
+    assert_eq!(
+        world.decide().actions,
+        [Action::CreatePod],
+        "creates what is missing"
+    );
     world.settle();
     assert_eq!(world.attempt().number, 1);
     let mut adopted = World::new().adopted(Phase::Setup);
     adopted.o.notes = Notes::default();
-    assert_eq!(adopted.decide().actions, [], "whoever adopted has his rights");
+    assert_eq!(
+        adopted.decide().actions,
+        [],
+        "whoever adopted has his rights"
+    );
 }

@@ -36,12 +36,21 @@ impl World {
                 self.asked += 1;
                 let found = |message| LateResult::Found(Box::new(message));
                 self.o.late_result = self.stored.clone().map_or(LateResult::Absent, found);
-                self.o.notes.journal = self.journal.clone().map(|journal| (self.status().settled.is_some(), Box::new(journal)));
-                self.o.notes.datastore_asked = Some(asked_again(self.o.notes.datastore_asked, self.now));
+                self.o.notes.journal = self
+                    .journal
+                    .clone()
+                    .map(|journal| (self.status().settled.is_some(), Box::new(journal)));
+                self.o.notes.datastore_asked =
+                    Some(asked_again(self.o.notes.datastore_asked, self.now));
             }
             Action::TakeLease { key } => {
                 let waits = refused(&self.lease, key.clone(), self.now);
-                self.o.taken = waits.is_none().then(|| (key.clone(), self.settings.shared_states.lease_name("team", key)));
+                self.o.taken = waits.is_none().then(|| {
+                    (
+                        key.clone(),
+                        self.settings.shared_states.lease_name("team", key),
+                    )
+                });
                 self.o.notes.waits = waits;
             }
             Action::TakeSlot { class } => {
@@ -52,13 +61,20 @@ impl World {
                 Err(text) => self.o.notes.nodes_asked = Some((self.now, text.clone())),
             },
             Action::ReleaseLock => {
-                assert!(!self.attempt().open, "the lock of an open attempt was released");
+                assert!(
+                    !self.attempt().open,
+                    "the lock of an open attempt was released"
+                );
                 self.unlocks += 1;
                 self.o.lock_released = self.unlock.is_ok();
                 self.o.notes.unlock_failed = self.unlock.clone().err().map(|text| (self.now, text));
             }
             Action::AskLock => {
-                self.o.notes.lock_asked = self.status().state_lock.clone().map(|lock| (lock.id, self.now));
+                self.o.notes.lock_asked = self
+                    .status()
+                    .state_lock
+                    .clone()
+                    .map(|lock| (lock.id, self.now));
                 self.o.lock_holder = self.lock_holder.clone();
             }
             Action::Write(write) => self.write(write),
@@ -80,20 +96,33 @@ impl World {
                 }
             }
             Action::ReleasePod { .. } => {
-                assert!(!self.attempt().open, "the pod of an open attempt was released");
+                assert!(
+                    !self.attempt().open,
+                    "the pod of an open attempt was released"
+                );
                 if let PodState::Present(pod) = &mut self.o.pod {
                     pod.held = false;
                 }
             }
-            Action::DeleteAccount { .. } => assert!(!self.attempt().open, "the account of an open attempt was deleted"),
+            Action::DeleteAccount { .. } => assert!(
+                !self.attempt().open,
+                "the account of an open attempt was deleted"
+            ),
             Action::Cleanup => {
-                assert!(self.status().attempt.as_ref().is_none_or(|a| !a.open), "cleaned up under an open attempt");
+                assert!(
+                    self.status().attempt.as_ref().is_none_or(|a| !a.open),
+                    "cleaned up under an open attempt"
+                );
                 self.o.pod = PodState::Absent;
             }
             Action::RemoveFinalizer | Action::Prune => self.gone = true,
             Action::CreateRerun | Action::CreateRecovery => {}
             Action::TakeOff(keys) => {
-                self.run.metadata.annotations.get_or_insert_default().retain(|name, _| !keys.contains(&name.as_str()));
+                self.run
+                    .metadata
+                    .annotations
+                    .get_or_insert_default()
+                    .retain(|name, _| !keys.contains(&name.as_str()));
             }
         }
     }
@@ -101,7 +130,8 @@ impl World {
     /// Applies a status write, and checks the rules of the CRD's CEL expressions.
     fn write(&mut self, write: &Write) {
         self.writes.push(write.kind);
-        self.events.extend(write.notes.iter().map(|note| note.reason));
+        self.events
+            .extend(write.notes.iter().map(|note| note.reason));
         let old = self.status().clone();
         let mut value = serde_json::to_value(&old).unwrap();
         merge(&mut value, &Value::Object(write.status.clone()));
@@ -111,25 +141,53 @@ impl World {
             (Some(from), Some(to)) => assert!(from.may_become(to), "{from} to {to}"),
             (Some(_), None) => panic!("the phase was removed"),
         }
-        assert!(old.result.is_none() || old.result == new.result, "a result changed");
+        assert!(
+            old.result.is_none() || old.result == new.result,
+            "a result changed"
+        );
         assert_eq!(new.result.is_some(), new.is_terminal());
         assert_eq!(old.claim, new.claim, "the controller wrote a claim");
-        assert!(old.settled.is_none() || old.settled == new.settled, "what settled a run changed");
+        assert!(
+            old.settled.is_none() || old.settled == new.settled,
+            "what settled a run changed"
+        );
         assert!(new.settled.is_none() || new.result == Some(RunResult::Indeterminate));
         if let Some(result) = new.result {
             assert_eq!(Some(result.phase()), new.phase);
             assert!(new.claim.is_some() || !result.needs_claim());
             assert!(new.claim.is_none() || new.phase != Some(Phase::Canceled));
         }
-        if let Some(silent) = new.conditions.iter().find(|condition| condition.message.is_empty()) {
+        if let Some(silent) = new
+            .conditions
+            .iter()
+            .find(|condition| condition.message.is_empty())
+        {
             panic!("{} says nothing", silent.type_);
         }
         for field in ["adopted", "plan", "claim", "progress", "steps"] {
-            assert!(!write.status.contains_key(field), "`{field}` is the agent's");
+            assert!(
+                !write.status.contains_key(field),
+                "`{field}` is the agent's"
+            );
         }
-        let adopted = |a: &Attempt| old.adopted.as_ref().is_some_and(|adopted| adopted.attempt == a.number);
-        if old.attempt.as_ref().is_some_and(|a| a.open && adopted(a)) && !write.status.contains_key("attempt") {
-            for field in ["phase", "result", "message", "nextStep", "history", "failure", "startTime", "completionTime"] {
+        let adopted = |a: &Attempt| {
+            old.adopted
+                .as_ref()
+                .is_some_and(|adopted| adopted.attempt == a.number)
+        };
+        if old.attempt.as_ref().is_some_and(|a| a.open && adopted(a))
+            && !write.status.contains_key("attempt")
+        {
+            for field in [
+                "phase",
+                "result",
+                "message",
+                "nextStep",
+                "history",
+                "failure",
+                "startTime",
+                "completionTime",
+            ] {
                 assert!(
                     !write.status.contains_key(field),
                     "`{field}` is the agent's from its adoption to the close of the attempt"

@@ -27,8 +27,18 @@ fn indeterminate_run_reports_its_journal_and_recovery() {
     assert_eq!(world.result(), Some(RunResult::Indeterminate));
     assert_eq!(world.status().journal, Some(forgotten()));
     assert_eq!(world.next_step(), recover().as_str());
-    assert!(world.status().history.iter().any(|line| line.contains("1 created and not recorded")));
-    assert_eq!(world.written(Kind::End), 1, "in the very write that ends it");
+    assert!(
+        world
+            .status()
+            .history
+            .iter()
+            .any(|line| line.contains("1 created and not recorded"))
+    );
+    assert_eq!(
+        world.written(Kind::End),
+        1,
+        "in the very write that ends it"
+    );
 }
 
 #[test]
@@ -37,7 +47,10 @@ fn unreachable_datastore_delays_the_journal_not_the_end() {
     world.journal = None;
     let wait = world.settle().unwrap();
     assert_eq!(world.result(), Some(RunResult::Indeterminate));
-    assert!(world.status().journal.is_none() && world.status().next_step.as_deref() != Some(recover().as_str()));
+    assert!(
+        world.status().journal.is_none()
+            && world.status().next_step.as_deref() != Some(recover().as_str())
+    );
     world.journal = Some(forgotten());
     world = world.later(i64::try_from(wait).unwrap()).settled();
     assert_eq!(world.status().journal, Some(forgotten()));
@@ -62,7 +75,10 @@ fn journal_of_the_agent_is_not_replaced() {
     let mut world = with_datastore();
     world.status_mut().journal = Some(forgotten());
     world = world.pod_ended(None);
-    world.journal = Some(crds::Journal { summary: "another".into(), ..crds::Journal::default() });
+    world.journal = Some(crds::Journal {
+        summary: "another".into(),
+        ..crds::Journal::default()
+    });
     world.settle();
     assert_eq!(world.status().journal, Some(forgotten()));
     assert!(!world.writes.contains(&Kind::Journal));
@@ -75,12 +91,22 @@ fn late_proof_replaces_journal_and_next_step() {
     world.settle();
     world = world.pod_gone().later(10);
     world.stored = Some(message(Some(RunResult::Applied), None));
-    world.journal = Some(crds::Journal { summary: "1 created and recorded".into(), compared: true, ..crds::Journal::default() });
+    world.journal = Some(crds::Journal {
+        summary: "1 created and recorded".into(),
+        compared: true,
+        ..crds::Journal::default()
+    });
     assert_eq!(world.settle(), None, "nothing more is asked");
     let status = world.status();
     assert!(status.settled.is_some());
-    assert_eq!(status.journal.as_ref().unwrap().summary, "1 created and recorded");
-    assert_eq!(status.next_step.as_deref(), Some(names::rerun_command("team", "net").as_str()));
+    assert_eq!(
+        status.journal.as_ref().unwrap().summary,
+        "1 created and recorded"
+    );
+    assert_eq!(
+        status.next_step.as_deref(),
+        Some(names::rerun_command("team", "net").as_str())
+    );
 }
 
 #[test]
@@ -99,7 +125,10 @@ fn recovery_is_created_once_and_only_after_a_failed_apply() {
     assert_eq!(actions[0], Action::CreateRecovery);
     assert!(actions[0].needs_live());
     world.settle();
-    assert_eq!(world.status().recovery, Some(names::recovery_name("net", UID)));
+    assert_eq!(
+        world.status().recovery,
+        Some(names::recovery_name("net", UID))
+    );
     assert!(!world.decide().actions.contains(&Action::CreateRecovery));
     let mut applied = with_datastore().reports(RunResult::Applied);
     applied = applied.annotate(names::RECOVER, "true").settled();
@@ -109,12 +138,22 @@ fn recovery_is_created_once_and_only_after_a_failed_apply() {
 /// The packed form lacks the claim by then.
 #[test]
 fn recovery_of_a_packed_run_reads_it_live_first() {
-    let failed = message(Some(RunResult::Failed), Some(failure(FailureClass::Interrupted)));
+    let failed = message(
+        Some(RunResult::Failed),
+        Some(failure(FailureClass::Interrupted)),
+    );
     let mut world = with_datastore().pod_ended(Some(failed)).settled();
     assert_eq!(world.result(), Some(RunResult::Failed));
     world = world.pod_gone().annotate(names::RECOVER, "true");
     (world.o.run_live, world.o.pod_live) = (false, false);
-    assert_eq!(world.decide().actions, [Action::Read], "whether there was a claim, the whole run says");
+    assert_eq!(
+        world.decide().actions,
+        [Action::Read],
+        "whether there was a claim, the whole run says"
+    );
     world.settle();
-    assert_eq!(world.status().recovery, Some(names::recovery_name("net", UID)));
+    assert_eq!(
+        world.status().recovery,
+        Some(names::recovery_name("net", UID))
+    );
 }

@@ -27,7 +27,10 @@ pub(super) fn restoring() -> World {
 
 /// The termination message of the attempt's own process.
 fn said(world: &World, result: Option<RunResult>, failure: Option<Failure>) -> TerminationMessage {
-    TerminationMessage { attempt: world.attempt().number, ..message(result, failure) }
+    TerminationMessage {
+        attempt: world.attempt().number,
+        ..message(result, failure)
+    }
 }
 
 #[test]
@@ -47,10 +50,17 @@ fn plan_waits_without_a_pod_after_the_hold() {
     let text = world.message();
     has(text, "2027-01-18 08:00:00 UTC");
     has(text, "no pod is held");
-    has(world.next_step(), &format!("pawl.run/approve={SUM} pawl.run/approved-by=\"$(kubectl"));
+    has(
+        world.next_step(),
+        &format!("pawl.run/approve={SUM} pawl.run/approved-by=\"$(kubectl"),
+    );
     assert_eq!(world.condition(PLANNED), is_true("Planned"));
     assert_eq!(world.condition(APPROVED), is_false("WaitingForApproval"));
-    assert_eq!((world.writes.len(), world.events.len()), (before.0 + 1, before.1), "one write, and nothing to tell");
+    assert_eq!(
+        (world.writes.len(), world.events.len()),
+        (before.0 + 1, before.1),
+        "one write, and nothing to tell"
+    );
     assert!(status.history.is_empty(), "the agent has said it");
     assert!(!world.pod().held, "released");
 }
@@ -66,7 +76,11 @@ fn stored_plan_survives_its_pod() {
         assert_eq!(world.attempt().tries, 1);
         assert!(status.failure.is_none());
         has(world.message(), "waits for approval until");
-        assert!(status.history.last().unwrap().contains("the plan is kept"), "{:?}", status.history);
+        assert!(
+            status.history.last().unwrap().contains("the plan is kept"),
+            "{:?}",
+            status.history
+        );
         assert_eq!(world.events.last(), Some(&"PlanKept"));
     }
 }
@@ -95,7 +109,11 @@ fn approval_after_the_hold_opens_a_restoring_attempt() {
     assert_eq!(attempt.tries, 1);
     assert!(attempt.open);
     assert_eq!(attempt.restores, Some(1));
-    assert_eq!(attempt.image.as_deref(), Some("pawl/runner-agent:dev"), "the image that made the plan");
+    assert_eq!(
+        attempt.image.as_deref(),
+        Some("pawl/runner-agent:dev"),
+        "the image that made the plan"
+    );
     assert!(attempt.closed_at.is_none());
     let name = names::attempt_name("net", UID, 2);
     let text = format!("approved by alice; pod {name} restores the plan and applies it");
@@ -111,8 +129,16 @@ fn approval_after_the_hold_opens_a_restoring_attempt() {
     world.settle();
     let at = whole_seconds(world.now);
     let status = world.status_mut();
-    (status.phase, status.claim) =
-        (Some(Phase::Apply), Some(Claim { checksum: SUM.into(), attempt: 2, pod_uid: POD.into(), nonce: NONCE.into(), at }));
+    (status.phase, status.claim) = (
+        Some(Phase::Apply),
+        Some(Claim {
+            checksum: SUM.into(),
+            attempt: 2,
+            pod_uid: POD.into(),
+            nonce: NONCE.into(),
+            at,
+        }),
+    );
     world = world.finished(RunResult::Applied).pod_ended(None).settled();
     assert_eq!(world.end(), (Some(RunResult::Applied), false));
 }
@@ -174,10 +200,18 @@ fn withdrawal_while_the_pod_starts_removes_the_approval() {
 
 #[test]
 fn restoring_attempts_have_a_retry_limit_of_their_own() {
-    let mut world = World::new().with(|run| run.spec.retry.limit = 2).adopted(Phase::Plan).pod_ended(None);
+    let mut world = World::new()
+        .with(|run| run.spec.retry.limit = 2)
+        .adopted(Phase::Plan)
+        .pod_ended(None);
     assert_eq!(world.settle(), Some(10), "one try is used up by planning");
     world = world.later(10).pod_gone().kept().settled();
-    world = world.pod_ended(Some(TerminationMessage { attempt: 2, ..message(None, None) })).settled();
+    world = world
+        .pod_ended(Some(TerminationMessage {
+            attempt: 2,
+            ..message(None, None)
+        }))
+        .settled();
     assert_eq!(world.attempt().tries, 2);
     world.o.pod = PodState::Absent;
     world = world.approve();
@@ -187,8 +221,14 @@ fn restoring_attempts_have_a_retry_limit_of_their_own() {
         assert_eq!(world.attempt().number, number);
         assert_eq!(world.attempt().tries, number - 2);
         assert_eq!(world.attempt().restores, Some(2));
-        let ends = [None, Some(said(&world, None, Some(failure(FailureClass::Transient)))), None];
-        world = world.adopted(Phase::AwaitingApproval).pod_ended(ends[number as usize - 3].clone());
+        let ends = [
+            None,
+            Some(said(&world, None, Some(failure(FailureClass::Transient)))),
+            None,
+        ];
+        world = world
+            .adopted(Phase::AwaitingApproval)
+            .pod_ended(ends[number as usize - 3].clone());
         let Some(wait) = world.settle() else { break };
         assert_eq!(world.phase(), Some(Phase::AwaitingApproval));
         assert!(world.status().failure.is_some());
@@ -253,7 +293,10 @@ fn unapproved_plan_expires() {
     assert!(world.decide().needs_live());
     world.settle();
     assert_eq!(world.result(), Some(RunResult::Expired));
-    assert_eq!(world.message(), "the plan was not approved in time; nothing was applied");
+    assert_eq!(
+        world.message(),
+        "the plan was not approved in time; nothing was applied"
+    );
     assert!(world.next_step().contains("pawl.run/rerun=true"));
 }
 
@@ -263,9 +306,16 @@ fn only_a_recorded_approval_prevents_expiry() {
     assert_eq!(recorded.end(), (None, true));
     let late = waiting().later(73 * 3600).approve().settled();
     assert_eq!(late.result(), Some(RunResult::Expired));
-    let mut withdrawn = recorded.withdrawn().adopted(Phase::AwaitingApproval).settled();
+    let mut withdrawn = recorded
+        .withdrawn()
+        .adopted(Phase::AwaitingApproval)
+        .settled();
     withdrawn = withdrawn.pod_gone().settled();
-    assert_eq!(withdrawn.result(), Some(RunResult::Expired), "withdrawn after its time");
+    assert_eq!(
+        withdrawn.result(),
+        Some(RunResult::Expired),
+        "withdrawn after its time"
+    );
 }
 
 #[test]
@@ -278,7 +328,12 @@ fn held_plan_is_expired_by_its_agent_only() {
 fn newer_run_supersedes_an_unapproved_one() {
     let unbundled = World::new().adopted(Phase::AwaitingApproval);
     let unrecorded = held().approve();
-    for (what, mut world) in [("held", held()), ("without a pod", waiting()), ("no bundle", unbundled), ("not yet", unrecorded)] {
+    for (what, mut world) in [
+        ("held", held()),
+        ("without a pod", waiting()),
+        ("no bundle", unbundled),
+        ("not yet", unrecorded),
+    ] {
         world.o.newer = Some("net-2".into());
         let open = world.attempt().open;
         assert!(world.decide().needs_live(), "{what}");
@@ -287,7 +342,10 @@ fn newer_run_supersedes_an_unapproved_one() {
         assert_eq!(world.writes[writes..], [Kind::End], "{what}: one write");
         assert_eq!(world.result(), Some(RunResult::Superseded), "{what}");
         let text = world.status().message.as_deref();
-        assert_eq!(text, Some("superseded by net-2, a newer run of the same workspace; nothing was applied"));
+        assert_eq!(
+            text,
+            Some("superseded by net-2, a newer run of the same workspace; nothing was applied")
+        );
         assert!(!world.attempt().open);
         if open {
             assert!(world.pod().deleting, "{what}: its pod goes");
@@ -297,7 +355,10 @@ fn newer_run_supersedes_an_unapproved_one() {
 
 /// Another run applied to the state of the plan that waits.
 pub(super) fn stale(mut world: World) -> World {
-    world.o.applied = Some(crate::state_queue::stale_plans::Applied { run: "else/b".into(), at: world.now });
+    world.o.applied = Some(crate::state_queue::stale_plans::Applied {
+        run: "else/b".into(),
+        at: world.now,
+    });
     world
 }
 
@@ -312,7 +373,11 @@ fn waiting_plan_is_stale_after_another_apply() {
     for (what, mut world) in [("held", stale(held())), ("without a pod", stale(waiting()))] {
         let (open, writes) = (world.attempt().open, world.writes.len());
         world.settle();
-        assert_eq!(said(&world), ("True".into(), "StalePlan".into(), text.into()), "{what}");
+        assert_eq!(
+            said(&world),
+            ("True".into(), "StalePlan".into(), text.into()),
+            "{what}"
+        );
         assert_eq!(world.writes.len(), writes + 1, "{what}: one write");
         assert_eq!(world.reported("StalePlan"), 1, "{what}");
         if open {
@@ -321,8 +386,16 @@ fn waiting_plan_is_stale_after_another_apply() {
             world = world.exits().settled();
         }
         let status = world.status();
-        assert_eq!(status.phase, Some(Phase::AwaitingApproval), "{what}: it waits on");
-        assert!(world.message().ends_with(text), "{what}: {}", world.message());
+        assert_eq!(
+            status.phase,
+            Some(Phase::AwaitingApproval),
+            "{what}: it waits on"
+        );
+        assert!(
+            world.message().ends_with(text),
+            "{what}: {}",
+            world.message()
+        );
         let step = world.next_step();
         has(step, "pawl.run/cancel=");
         assert!(step.ends_with("pawl.run/rerun=true"), "{what}: {step}");
@@ -339,7 +412,11 @@ fn waiting_plan_is_stale_after_another_apply() {
         world = world.claimed().later(30);
         world.status_mut().failure = Some(failure(FailureClass::StalePlan));
         world = world.finished(RunResult::Failed).pod_ended(None).settled();
-        assert_eq!(said(&world), ("True".into(), "StalePlan".into(), text.into()), "{what}");
+        assert_eq!(
+            said(&world),
+            ("True".into(), "StalePlan".into(), text.into()),
+            "{what}"
+        );
     }
 }
 
@@ -360,7 +437,11 @@ fn approved_or_claimed_run_is_not_superseded() {
     let mut withdrawn = restoring().withdrawn();
     withdrawn.o.newer = Some("net-2".into());
     withdrawn.settle();
-    assert_eq!(withdrawn.result(), Some(RunResult::Superseded), "once it is taken back");
+    assert_eq!(
+        withdrawn.result(),
+        Some(RunResult::Superseded),
+        "once it is taken back"
+    );
 }
 
 #[test]
@@ -374,20 +455,43 @@ fn waiting_plan_from_before_a_restore_fails_its_run() {
         assert!(status.lease.is_none(), "{status:?}");
         let failure = world.failure();
         let changes = (failure.class, failure.reason.as_str(), failure.changes);
-        assert_eq!(changes, (FailureClass::StalePlan, reason::PLAN_BEFORE_RESTORE, Changed::Unknown));
-        has(&failure.message, "made at 2027-01-15T08:00:00Z, before the restore of 2027-01-15T08:00:01Z");
+        assert_eq!(
+            changes,
+            (
+                FailureClass::StalePlan,
+                reason::PLAN_BEFORE_RESTORE,
+                Changed::Unknown
+            )
+        );
+        has(
+            &failure.message,
+            "made at 2027-01-15T08:00:00Z, before the restore of 2027-01-15T08:00:01Z",
+        );
         assert!(world.next_step().contains("pawl.run/rerun=true"));
     };
     let restored_at = |mut world: World, seconds: i64| {
-        world.settings.refuse_plans_before = Some(t0().checked_add(SignedDuration::from_secs(seconds)).unwrap());
+        world.settings.refuse_plans_before = Some(
+            t0().checked_add(SignedDuration::from_secs(seconds))
+                .unwrap(),
+        );
         world
     };
     // In its pod and without one, approved or not, and after its approval has opened an attempt.
-    for world in [held(), held().approve(), waiting(), waiting().approve(), restoring()] {
+    for world in [
+        held(),
+        held().approve(),
+        waiting(),
+        waiting().approve(),
+        restoring(),
+    ] {
         ended(restored_at(world, 1));
     }
     let unapproved = restored_at(waiting(), 0).settled();
-    assert_eq!(unapproved.phase(), Some(Phase::AwaitingApproval), "made at that time, and so after the restore");
+    assert_eq!(
+        unapproved.phase(),
+        Some(Phase::AwaitingApproval),
+        "made at that time, and so after the restore"
+    );
 }
 
 #[test]
@@ -400,7 +504,11 @@ fn claimed_or_unplanned_run_continues_after_a_restore() {
     let claimed = restored(World::new().claimed());
     assert_eq!(claimed.at(), (Some(Phase::Apply), true));
     let lost = restored(World::new().adopted(Phase::AwaitingApproval).exits());
-    assert_eq!(lost.phase(), Some(Phase::Pending), "its plan went with its pod, and the next attempt makes another");
+    assert_eq!(
+        lost.phase(),
+        Some(Phase::Pending),
+        "its plan went with its pod, and the next attempt makes another"
+    );
     let new = restored(World::new());
     assert_eq!(new.at(), (Some(Phase::Pending), true));
 }

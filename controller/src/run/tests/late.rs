@@ -73,7 +73,10 @@ fn late_proof_is_recorded_once_beside_the_result() {
     assert_eq!(status.phase, Some(Phase::Failed));
     assert_eq!(status.result, Some(RunResult::Indeterminate));
     assert_eq!(status.message, text);
-    assert_eq!(status.failure.as_ref().unwrap().reason, reason::APPLY_UNCONFIRMED);
+    assert_eq!(
+        status.failure.as_ref().unwrap().reason,
+        reason::APPLY_UNCONFIRMED
+    );
     assert_eq!(world.events.last(), Some(&"Settled"));
     assert_eq!(world.written(Kind::Settled), 1);
     assert!(
@@ -98,8 +101,14 @@ fn late_result_is_polled_for_a_week_with_backoff() {
         world = world.later(i64::try_from(wait).unwrap());
     }
     let week = 7 * 24 * 3600;
-    assert_eq!(waits[..10], [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600]);
-    assert!(waits[10..].iter().all(|wait| *wait == 3600) && (week..week + 3600).contains(&whole), "{whole}");
+    assert_eq!(
+        waits[..10],
+        [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600]
+    );
+    assert!(
+        waits[10..].iter().all(|wait| *wait == 3600) && (week..week + 3600).contains(&whole),
+        "{whole}"
+    );
     assert_eq!(world.asked as usize, waits.len());
 }
 
@@ -132,6 +141,9 @@ fn late_termination_message_settles_the_run() {
     assert_eq!(world.result(), Some(RunResult::Indeterminate));
     world.o.pod = pod;
     world = world.reports(RunResult::Applied).settled();
-    assert_eq!(world.status().settled.as_ref().unwrap().result, RunResult::Applied);
+    assert_eq!(
+        world.status().settled.as_ref().unwrap().result,
+        RunResult::Applied
+    );
     assert!(!world.pod().held, "read before it was let go");
 }

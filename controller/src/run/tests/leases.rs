@@ -19,7 +19,11 @@ fn lease_name(key: &str) -> String {
 }
 
 fn lease(key: &str) -> StateLease {
-    StateLease { state_key: key.into(), name: lease_name(key), at: whole_seconds(t0()) }
+    StateLease {
+        state_key: key.into(),
+        name: lease_name(key),
+        at: whole_seconds(t0()),
+    }
 }
 
 /// A plan of that state waits for an approval.
@@ -35,7 +39,9 @@ fn behind(mut world: World) -> World {
 /// An Automatic run whose spec names its state.
 fn automatic() -> World {
     World::automatic().with(|run| {
-        run.spec.backend = serde_json::from_value(json!({"type": "http", "config": {"address": "http://s/a"}})).unwrap();
+        run.spec.backend =
+            serde_json::from_value(json!({"type": "http", "config": {"address": "http://s/a"}}))
+                .unwrap();
     })
 }
 
@@ -63,18 +69,36 @@ fn approved_run_queues_for_the_lease_and_gets_it() {
     world = world.later(11).settled_silently();
     world.lease = Taken::Yes;
     world = world.later(11).settled();
-    assert_eq!((world.status().lease.clone().unwrap().state_key.as_str(), world.writes.last()), (KEY, Some(&Kind::Lease)));
+    assert_eq!(
+        (
+            world.status().lease.clone().unwrap().state_key.as_str(),
+            world.writes.last()
+        ),
+        (KEY, Some(&Kind::Lease))
+    );
     assert_eq!(world.condition(STATE_LEASED), is_true("Leased"));
 }
 
 #[test]
 fn run_behind_others_requests_no_lease() {
     let mut world = waiting().annotate(names::APPROVE, SUM);
-    world.o.ahead = Some(Ahead { place: 2, first: "else/b".into() });
+    world.o.ahead = Some(Ahead {
+        place: 2,
+        first: "else/b".into(),
+    });
     world.settle();
     let condition = world.whole_condition(STATE_LEASED);
-    assert_eq!(condition.message, "waits for its turn on the state behind else/b, in place 2");
-    assert!(!world.decide().actions.iter().any(|action| matches!(action, Action::TakeLease { .. })));
+    assert_eq!(
+        condition.message,
+        "waits for its turn on the state behind else/b, in place 2"
+    );
+    assert!(
+        !world
+            .decide()
+            .actions
+            .iter()
+            .any(|action| matches!(action, Action::TakeLease { .. }))
+    );
     // The runs ahead of it have finished.
     world.o.ahead = None;
     world.settle();
@@ -94,7 +118,10 @@ fn approved_plan_gets_no_pod_before_its_lease() {
     let world = waiting().unheld();
     let mut world = behind(world.annotate(names::APPROVE, SUM)).settled();
     assert!(!world.attempt().open, "{:?}", world.status());
-    has(world.message(), "is approved; waits for its turn on the state behind else/b");
+    has(
+        world.message(),
+        "is approved; waits for its turn on the state behind else/b",
+    );
     world.lease = Taken::Yes;
     world = world.later(11).settled();
     assert!(world.attempt().open);
@@ -106,7 +133,11 @@ fn automatic_run_takes_the_lease_with_its_attempt() {
     let mut world = automatic();
     let key = expected(&world);
     world.settle();
-    assert_eq!(world.writes, [Kind::Open], "no write more than without a lease");
+    assert_eq!(
+        world.writes,
+        [Kind::Open],
+        "no write more than without a lease"
+    );
     assert_eq!(world.status().lease.clone().unwrap().state_key, key);
     let mut world = behind(automatic()).settled();
     assert!(world.status().attempt.is_none());
@@ -122,13 +153,23 @@ fn automatic_run_takes_the_lease_with_its_attempt() {
 fn plan_of_another_state_moves_the_lease() {
     let world = automatic().adopted(Phase::Plan).planned_on(KEY).settled();
     assert_eq!(world.status().lease.clone().unwrap().state_key, KEY);
-    assert!(!is_entitled(&world.run, &lease_name(&expected(&automatic())), &world.settings), "the other one is free");
+    assert!(
+        !is_entitled(
+            &world.run,
+            &lease_name(&expected(&automatic())),
+            &world.settings
+        ),
+        "the other one is free"
+    );
     assert!(is_entitled(&world.run, &lease_name(KEY), &world.settings));
 }
 
 #[test]
 fn attempt_that_ended_for_the_queue_uses_no_retry() {
-    let world = behind(World::automatic()).adopted(Phase::Plan).planned_on(KEY).settled();
+    let world = behind(World::automatic())
+        .adopted(Phase::Plan)
+        .planned_on(KEY)
+        .settled();
     assert_eq!(world.condition(STATE_LEASED), is_false("Queued"));
     let mut world = world.exits().settled();
     assert_eq!(world.phase(), Some(Phase::Pending));
@@ -159,7 +200,9 @@ fn confirmed_end_of_the_pod_returns_the_lease() {
     let world = applying().pod_ended(None).settled();
     assert_eq!(world.result(), Some(RunResult::Indeterminate));
     assert!(!world.has_lease());
-    let mut world = World::automatic().adopted(Phase::Plan).annotate(names::CANCEL, "x");
+    let mut world = World::automatic()
+        .adopted(Phase::Plan)
+        .annotate(names::CANCEL, "x");
     world.status_mut().lease = Some(lease(KEY));
     world = world.pod_ended(None).settled();
     assert_eq!(world.result(), Some(RunResult::Canceled));
@@ -198,7 +241,10 @@ fn end_of_a_pod_with_another_uid_retains_the_lease() {
     let world = world.pod_ended(None).later(61).settled();
     assert_eq!(world.result(), Some(RunResult::Indeterminate));
     assert!(!world.pod().held, "it is let go all the same");
-    assert!(world.has_lease(), "the process that claimed may still apply");
+    assert!(
+        world.has_lease(),
+        "the process that claimed may still apply"
+    );
 }
 
 #[test]
@@ -215,7 +261,10 @@ fn stored_result_returns_the_lease() {
         world.settle();
         assert!(world.status().settled.is_some() && !world.has_lease());
     }
-    assert!(deleted.gone, "and of a run that is deleted it is asked for all the same");
+    assert!(
+        deleted.gone,
+        "and of a run that is deleted it is asked for all the same"
+    );
 }
 
 #[test]
@@ -235,16 +284,32 @@ fn missing_right_to_leases_is_reported() {
 fn lease_belongs_to_a_run_from_approval_to_return() {
     let entitled = |world: &World| is_entitled(&world.run, &lease_name(KEY), &world.settings);
     assert!(!entitled(&waiting()), "nobody approved");
-    assert!(entitled(&waiting().annotate(names::APPROVE, SUM)), "its controller is about to record it");
-    assert!(!entitled(&waiting().annotate(names::APPROVE, SUM).annotate(names::CANCEL, "x")));
+    assert!(
+        entitled(&waiting().annotate(names::APPROVE, SUM)),
+        "its controller is about to record it"
+    );
+    assert!(!entitled(
+        &waiting()
+            .annotate(names::APPROVE, SUM)
+            .annotate(names::CANCEL, "x")
+    ));
     let mut withdrawn = waiting();
     let record = json!({"checksum": SUM, "by": "alice", "at": "2026-01-01T00:00:00Z"});
     withdrawn.status_mut().approval = Some(serde_json::from_value(record).unwrap());
-    assert!(entitled(&withdrawn), "until the write that takes the record away: the annotation may be put back");
+    assert!(
+        entitled(&withdrawn),
+        "until the write that takes the record away: the annotation may be put back"
+    );
     withdrawn.settle();
     assert!(!entitled(&withdrawn));
     assert!(entitled(&applying()));
-    assert!(entitled(&applying().finished(RunResult::Applied)), "until the write that gives it back");
-    let done = applying().finished(RunResult::Applied).pod_ended(None).settled();
+    assert!(
+        entitled(&applying().finished(RunResult::Applied)),
+        "until the write that gives it back"
+    );
+    let done = applying()
+        .finished(RunResult::Applied)
+        .pod_ended(None)
+        .settled();
     assert!(!entitled(&done));
 }

@@ -5,7 +5,12 @@ use crate::runner_pod::gone_wait;
 use crds::StateLock;
 
 fn lock(who: &str) -> StateLock {
-    StateLock { id: "l1".into(), who: who.into(), operation: None, created: None }
+    StateLock {
+        id: "l1".into(),
+        who: who.into(),
+        operation: None,
+        created: None,
+    }
 }
 
 fn holder(number: u32) -> String {
@@ -21,9 +26,22 @@ fn waits(who: &str) -> World {
 
 #[test]
 fn only_lock_holders_with_our_pod_names_are_checked() {
-    assert_eq!(stale_lock::pod_of(&lock(&holder(3))), Some(("net", names::short_hash(UID).as_str(), 3)));
-    assert_eq!(stale_lock::pod_of(&lock("x@a-b-c-2xbdf-a12")), Some(("a-b-c", "2xbdf", 12)));
-    for who in ["carol@laptop", "unknown", "", "carol@net-2xbdf-a", "carol@net-a1", "carol@-2xbdf-a1"] {
+    assert_eq!(
+        stale_lock::pod_of(&lock(&holder(3))),
+        Some(("net", names::short_hash(UID).as_str(), 3))
+    );
+    assert_eq!(
+        stale_lock::pod_of(&lock("x@a-b-c-2xbdf-a12")),
+        Some(("a-b-c", "2xbdf", 12))
+    );
+    for who in [
+        "carol@laptop",
+        "unknown",
+        "",
+        "carol@net-2xbdf-a",
+        "carol@net-a1",
+        "carol@-2xbdf-a1",
+    ] {
         assert_eq!(stale_lock::pod_of(&lock(who)), None, "{who}");
         let world = waits(who).settled();
         assert!(world.status().lock_release.is_none());
@@ -56,15 +74,32 @@ fn lock_is_released_only_after_its_process_has_ended() {
 /// Attempt 1 left a lock and its pod is gone. The status is about attempt 2, on another node.
 #[test]
 fn nodes_of_the_last_eight_attempts_are_recorded() {
-    let mut world = World::new().with(|run| run.spec.retry.limit = 20).adopted(Phase::Plan);
+    let mut world = World::new()
+        .with(|run| run.spec.retry.limit = 20)
+        .adopted(Phase::Plan);
     let node = |number: u32| format!("n{number}");
     for number in 1..=12 {
         world.status_mut().adopted.as_mut().unwrap().node_name = Some(node(number));
-        assert_eq!(stale_lock::node_of(&world.run, number), Some(node(number).as_str()));
-        world = world.pod_ended(None).settled().pod_gone().later(600).adopted(Phase::Plan);
+        assert_eq!(
+            stale_lock::node_of(&world.run, number),
+            Some(node(number).as_str())
+        );
+        world = world
+            .pod_ended(None)
+            .settled()
+            .pod_gone()
+            .later(600)
+            .adopted(Phase::Plan);
         assert_eq!(world.attempt().number, number + 1);
-        assert_eq!(stale_lock::node_of(&world.run, number + 1), None, "its agent says nothing: an older one");
-        assert_eq!(stale_lock::node_of(&world.run, number), Some(node(number).as_str()));
+        assert_eq!(
+            stale_lock::node_of(&world.run, number + 1),
+            None,
+            "its agent says nothing: an older one"
+        );
+        assert_eq!(
+            stale_lock::node_of(&world.run, number),
+            Some(node(number).as_str())
+        );
     }
     assert_eq!(stale_lock::node_of(&world.run, 5), Some("n5"));
     assert_eq!(stale_lock::node_of(&world.run, 4), None);
@@ -89,19 +124,45 @@ fn waiting_apply_gets_the_lock_release_too() {
 #[test]
 fn attempt_is_over_when_closed_and_its_pod_ended() {
     let open = World::new().adopted(Phase::Plan);
-    let over = |world: &World, number: u32, now: Timestamp| stale_lock::is_over(&world.run, number, &world.o.pod, now);
-    assert!(over(&open, 1, open.now).unwrap_err().contains("still works"));
-    assert!(over(&open, 2, open.now).unwrap_err().contains("no attempt 2"));
+    let over = |world: &World, number: u32, now: Timestamp| {
+        stale_lock::is_over(&world.run, number, &world.o.pod, now)
+    };
+    assert!(
+        over(&open, 1, open.now)
+            .unwrap_err()
+            .contains("still works")
+    );
+    assert!(
+        over(&open, 2, open.now)
+            .unwrap_err()
+            .contains("no attempt 2")
+    );
     let ended = open.clone().pod_ended(None);
-    assert!(over(&ended, 1, ended.now).is_err(), "ended and not closed: what it claimed is not settled");
+    assert!(
+        over(&ended, 1, ended.now).is_err(),
+        "ended and not closed: what it claimed is not settled"
+    );
     let closed = ended.settled();
-    assert_eq!(over(&closed, 1, closed.now), Ok(stale_lock::Over::Ended("team/net, attempt 1".into())));
+    assert_eq!(
+        over(&closed, 1, closed.now),
+        Ok(stale_lock::Over::Ended("team/net, attempt 1".into()))
+    );
     let gone = closed.clone().pod_gone();
-    assert!(over(&gone, 1, gone.now).unwrap_err().contains("not confirmed"));
+    assert!(
+        over(&gone, 1, gone.now)
+            .unwrap_err()
+            .contains("not confirmed")
+    );
     let wait = gone_wait(&gone.run);
     let late = gone.now.checked_add(wait).unwrap();
-    assert_eq!(over(&gone, 1, late), Ok(stale_lock::Over::Gone("team/net, attempt 1".into())));
+    assert_eq!(
+        over(&gone, 1, late),
+        Ok(stale_lock::Over::Gone("team/net, attempt 1".into()))
+    );
     let mut running = closed;
     running.pod_mut().ended = None;
-    assert!(over(&running, 1, late).unwrap_err().contains("still runs"), "whatever the status says");
+    assert!(
+        over(&running, 1, late).unwrap_err().contains("still runs"),
+        "whatever the status says"
+    );
 }

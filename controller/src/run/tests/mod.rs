@@ -21,7 +21,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 
 use crds::{
-    Adopted, Attempt, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, RunResult, TerraformRun, TerraformRunStatus,
+    Adopted, Attempt, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, RunResult,
+    TerraformRun, TerraformRunStatus,
     conditions::{self, APPROVED, FINISHED, PLANNED, STALLED, STATE_LEASED, SUCCEEDED},
     names,
     termination::TerminationMessage,
@@ -29,7 +30,9 @@ use crds::{
 };
 
 use super::{
-    decide::{begin_attempt::refused_again, late_result::asked_again, stale_lock, state_queue::refused},
+    decide::{
+        begin_attempt::refused_again, late_result::asked_again, stale_lock, state_queue::refused,
+    },
     execute::pod::refusal,
     *,
 };
@@ -41,8 +44,10 @@ use crate::{
     testing::{NONCE, POD, UID, has, merge, run, t0},
 };
 
-pub(super) const SUM: &str = "sha256:1111111111111111111111111111111111111111111111111111111111111111";
-pub(super) const OTHER: &str = "sha256:2222222222222222222222222222222222222222222222222222222222222222";
+pub(super) const SUM: &str =
+    "sha256:1111111111111111111111111111111111111111111111111111111111111111";
+pub(super) const OTHER: &str =
+    "sha256:2222222222222222222222222222222222222222222222222222222222222222";
 
 /// A run, its pod, and the controller's memory.
 #[derive(Clone)]
@@ -95,7 +100,10 @@ impl World {
             writes: Vec::new(),
             gone: false,
             stored: None,
-            journal: Some(crds::Journal { compared: true, ..crds::Journal::default() }),
+            journal: Some(crds::Journal {
+                compared: true,
+                ..crds::Journal::default()
+            }),
             asked: 0,
             lease: crate::state_queue::lease::Taken::Yes,
             full: None,
@@ -131,12 +139,17 @@ impl World {
     }
 
     pub(super) fn status(&self) -> &TerraformRunStatus {
-        static EMPTY: std::sync::LazyLock<TerraformRunStatus> = std::sync::LazyLock::new(TerraformRunStatus::default);
+        static EMPTY: std::sync::LazyLock<TerraformRunStatus> =
+            std::sync::LazyLock::new(TerraformRunStatus::default);
         self.run.status.as_ref().unwrap_or(&EMPTY)
     }
 
     pub(super) fn annotate(mut self, key: &str, value: &str) -> Self {
-        self.run.metadata.annotations.get_or_insert_default().insert(key.into(), value.into());
+        self.run
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(key.into(), value.into());
         self
     }
 
@@ -147,7 +160,10 @@ impl World {
     /// An attempt is open and its pod runs.
     pub(super) fn opened(mut self) -> Self {
         self.settle();
-        assert!(matches!(self.o.pod, PodState::Present(_)), "the pod was created");
+        assert!(
+            matches!(self.o.pod, PodState::Present(_)),
+            "the pod was created"
+        );
         self
     }
 
@@ -156,12 +172,23 @@ impl World {
         self = self.opened();
         let attempt = self.attempt().number;
         let status = self.status_mut();
-        status.adopted = Some(Adopted { attempt, pod_uid: POD.into(), nonce: NONCE.into(), node_name: None, version: None });
+        status.adopted = Some(Adopted {
+            attempt,
+            pod_uid: POD.into(),
+            nonce: NONCE.into(),
+            node_name: None,
+            version: None,
+        });
         status.phase = Some(phase);
         (status.failure, status.next_step) = (None, None);
         let restores = status.attempt.as_ref().and_then(|attempt| attempt.restores);
         if matches!(phase, Phase::AwaitingApproval | Phase::Apply) && restores.is_none() {
-            status.plan = Some(PlanStatus { checksum: SUM.into(), attempt, summary: "+1 ~0 -0".into(), ..PlanStatus::default() });
+            status.plan = Some(PlanStatus {
+                checksum: SUM.into(),
+                attempt,
+                summary: "+1 ~0 -0".into(),
+                ..PlanStatus::default()
+            });
         }
         self
     }
@@ -185,7 +212,13 @@ impl World {
         let (attempt, at) = (self.attempt().number, whole_seconds(self.now));
         let status = self.status_mut();
         status.phase = Some(Phase::Apply);
-        status.claim = Some(Claim { checksum: SUM.into(), attempt, pod_uid: POD.into(), nonce: NONCE.into(), at });
+        status.claim = Some(Claim {
+            checksum: SUM.into(),
+            attempt,
+            pod_uid: POD.into(),
+            nonce: NONCE.into(),
+            at,
+        });
         self
     }
 
@@ -193,14 +226,19 @@ impl World {
     pub(super) fn finished(mut self, result: RunResult) -> Self {
         let at = whole_seconds(self.now);
         let status = self.status_mut();
-        (status.phase, status.result, status.completion_time) = (Some(result.phase()), Some(result), Some(at));
+        (status.phase, status.result, status.completion_time) =
+            (Some(result.phase()), Some(result), Some(at));
         self
     }
 
     /// The pod ended, with or without a termination message.
     pub(super) fn pod_ended(mut self, message: Option<TerminationMessage>) -> Self {
         if let PodState::Present(pod) = &mut self.o.pod {
-            pod.ended = Some(Ended { message, reason: crds::reason::POD_LOST, text: "pod ended".into() });
+            pod.ended = Some(Ended {
+                message,
+                reason: crds::reason::POD_LOST,
+                text: "pod ended".into(),
+            });
         }
         self
     }
@@ -234,7 +272,10 @@ impl World {
     }
 
     pub(super) fn later(mut self, seconds: i64) -> Self {
-        self.now = self.now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
+        self.now = self
+            .now
+            .checked_add(SignedDuration::from_secs(seconds))
+            .unwrap();
         self
     }
 
@@ -247,7 +288,10 @@ impl World {
             cached_run::trim(&mut run);
             RunView::cached(&run)
         };
-        let mut seen = Observed { run, ..(*self.o).clone() };
+        let mut seen = Observed {
+            run,
+            ..(*self.o).clone()
+        };
         if seen.run.asked.is_some() {
             // As `observe` does.
             seen.notes.asked_at.get_or_insert(self.now);
@@ -278,7 +322,9 @@ impl World {
     /// Applies the status write that the decision ends with.
     #[track_caller]
     pub(super) fn first_write(mut self) -> Self {
-        let Some(Action::Write(write)) = self.decide().actions.pop() else { panic!("no write") };
+        let Some(Action::Write(write)) = self.decide().actions.pop() else {
+            panic!("no write")
+        };
         self.apply(&Action::Write(write));
         self
     }
@@ -297,13 +343,18 @@ impl World {
 
     /// A person approves the plan.
     pub(super) fn approve(self) -> Self {
-        self.annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice")
+        self.annotate(names::APPROVE, SUM)
+            .annotate(names::APPROVED_BY, "alice")
     }
 
     /// Its plan names the state that it changes.
     pub(super) fn planned_on(mut self, key: &str) -> Self {
         let attempt = self.attempt().number;
-        let new = || PlanStatus { checksum: SUM.into(), attempt, ..PlanStatus::default() };
+        let new = || PlanStatus {
+            checksum: SUM.into(),
+            attempt,
+            ..PlanStatus::default()
+        };
         self.status_mut().plan.get_or_insert_with(new).state_key = Some(key.into());
         self
     }
@@ -315,12 +366,18 @@ impl World {
 
     pub(super) fn condition(&self, type_: &str) -> (String, String) {
         let condition = self.status().conditions.iter().find(|c| c.type_ == type_);
-        condition.map(|c| (c.status.clone(), c.reason.clone())).unwrap_or_default()
+        condition
+            .map(|c| (c.status.clone(), c.reason.clone()))
+            .unwrap_or_default()
     }
 
     #[track_caller]
     pub(super) fn whole_condition(&self, type_: &str) -> &Condition {
-        self.status().conditions.iter().find(|c| c.type_ == type_).unwrap()
+        self.status()
+            .conditions
+            .iter()
+            .find(|c| c.type_ == type_)
+            .unwrap()
     }
 
     pub(super) fn phase(&self) -> Option<Phase> {
@@ -380,13 +437,17 @@ impl World {
 
     #[track_caller]
     pub(super) fn pod(&self) -> &PodView {
-        let PodState::Present(pod) = &self.o.pod else { panic!("no pod") };
+        let PodState::Present(pod) = &self.o.pod else {
+            panic!("no pod")
+        };
         pod
     }
 
     #[track_caller]
     pub(super) fn pod_mut(&mut self) -> &mut PodView {
-        let PodState::Present(pod) = &mut self.o.pod else { panic!("no pod") };
+        let PodState::Present(pod) = &mut self.o.pod else {
+            panic!("no pod")
+        };
         pod
     }
 }
@@ -417,7 +478,10 @@ pub(super) fn failure(class: FailureClass) -> Failure {
 
 /// A pod that does not start for this reason.
 pub(super) fn trouble(reason: &'static str) -> Trouble {
-    Trouble { reason, text: json!({"because": reason}).to_string() }
+    Trouble {
+        reason,
+        text: json!({"because": reason}).to_string(),
+    }
 }
 
 pub(super) fn is_true(reason: &str) -> (String, String) {
@@ -434,10 +498,22 @@ pub(super) fn no_results() -> [Option<TerminationMessage>; 8] {
     [
         None,
         Some(message(None, None)),
-        Some(TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Applied), None) }),
-        Some(TerminationMessage { pod_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
-        Some(TerminationMessage { attempt: 2, ..message(Some(RunResult::Applied), None) }),
-        Some(TerminationMessage { run_uid: "other".into(), ..message(Some(RunResult::Applied), None) }),
+        Some(TerminationMessage {
+            nonce: "f".repeat(32),
+            ..message(Some(RunResult::Applied), None)
+        }),
+        Some(TerminationMessage {
+            pod_uid: "other".into(),
+            ..message(Some(RunResult::Applied), None)
+        }),
+        Some(TerminationMessage {
+            attempt: 2,
+            ..message(Some(RunResult::Applied), None)
+        }),
+        Some(TerminationMessage {
+            run_uid: "other".into(),
+            ..message(Some(RunResult::Applied), None)
+        }),
         Some(message(Some(RunResult::Canceled), None)),
         Some(message(Some(RunResult::NoChanges), None)),
     ]

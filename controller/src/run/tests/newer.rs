@@ -8,11 +8,24 @@ type Change = fn(&mut TerraformRun);
 
 /// Every field whose value decides an action.
 const PLACES: [(&str, Change); 5] = [
-    ("status.phase", |run| run.status.get_or_insert_default().phase = Some(Phase::Unknown)),
-    ("status.result", |run| run.status.get_or_insert_default().result = Some(RunResult::Unknown)),
-    ("spec.operation", |run| run.spec.operation = Operation::Unknown),
-    ("spec.approval.mode", |run| run.spec.approval.mode = ApprovalMode::Unknown),
-    ("spec.tool.name", |run| run.spec.tool = Tool { name: Some(ToolName::Unknown), version: None }),
+    ("status.phase", |run| {
+        run.status.get_or_insert_default().phase = Some(Phase::Unknown)
+    }),
+    ("status.result", |run| {
+        run.status.get_or_insert_default().result = Some(RunResult::Unknown)
+    }),
+    ("spec.operation", |run| {
+        run.spec.operation = Operation::Unknown
+    }),
+    ("spec.approval.mode", |run| {
+        run.spec.approval.mode = ApprovalMode::Unknown
+    }),
+    ("spec.tool.name", |run| {
+        run.spec.tool = Tool {
+            name: Some(ToolName::Unknown),
+            version: None,
+        }
+    }),
 ];
 
 #[test]
@@ -22,7 +35,11 @@ fn run_with_an_unknown_value_is_left_alone() {
             let world = world.clone().with(change);
             assert_eq!(world.run.unknown_word(), Some(field), "{name}");
             for wait in [0, 61, 700, 1_000_000] {
-                assert_eq!(world.clone().later(wait).decide(), Decision::wait(), "{name}, {field}");
+                assert_eq!(
+                    world.clone().later(wait).decide(),
+                    Decision::wait(),
+                    "{name}, {field}"
+                );
             }
         }
     }
@@ -45,15 +62,27 @@ fn run_with_an_unknown_value_retains_lease_and_lock() {
     let key = OTHER;
     for (field, change) in PLACES {
         let run = World::new().adopted(Phase::Plan).with(change).run;
-        assert!(is_entitled(&run, &lease_name("team", key), &Settings::default()), "{field}");
+        assert!(
+            is_entitled(&run, &lease_name("team", key), &Settings::default()),
+            "{field}"
+        );
         assert!(requested_lease(&run, true, true).is_none(), "{field}");
         let closed = World::new().adopted(Phase::Plan).pod_ended(None).settled();
         let (known, newer) = (closed.run.clone(), closed.clone().with(change).run);
         assert!(stale_lock::is_over(&known, 1, &closed.o.pod, closed.now).is_ok());
-        assert!(stale_lock::is_over(&newer, 1, &closed.o.pod, closed.now).unwrap_err().contains(field), "{field}");
+        assert!(
+            stale_lock::is_over(&newer, 1, &closed.o.pod, closed.now)
+                .unwrap_err()
+                .contains(field),
+            "{field}"
+        );
     }
     let mut waits = World::new().adopted(Phase::Plan).with(PLACES[0].1);
-    waits.status_mut().state_lock = Some(StateLock { id: "l1".into(), who: "x@net-2xbdf-a1".into(), ..StateLock::default() });
+    waits.status_mut().state_lock = Some(StateLock {
+        id: "l1".into(),
+        who: "x@net-2xbdf-a1".into(),
+        ..StateLock::default()
+    });
     assert_eq!(waits.decide(), Decision::wait());
 }
 
@@ -67,7 +96,10 @@ fn unknown_result_holds_run_and_pod() {
     assert!(world.attempt().open && world.result().is_none());
     assert!(world.pod().held, "what it said is kept with it");
     // A message of another process proves nothing.
-    let other = TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Unknown), None) };
+    let other = TerminationMessage {
+        nonce: "f".repeat(32),
+        ..message(Some(RunResult::Unknown), None)
+    };
     let world = World::applying().pod_ended(Some(other)).settled();
     assert_eq!(world.result(), Some(RunResult::Indeterminate));
 }
@@ -79,15 +111,24 @@ fn unknown_failure_class_is_retried_and_not_overwritten() {
     world.status_mut().failure = Some(failure(FailureClass::Unknown));
     let world = world.fails(FailureClass::Unknown);
     let actions = world.decide().actions;
-    let Some(Action::Write(write)) = actions.first() else { panic!("{actions:?}") };
-    assert_eq!((write.kind, write.status["phase"].as_str()), (Kind::Close, Some("Pending")));
+    let Some(Action::Write(write)) = actions.first() else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(
+        (write.kind, write.status["phase"].as_str()),
+        (Kind::Close, Some("Pending"))
+    );
     let written = write.status["failure"].as_object().unwrap();
     assert!(!written.contains_key("class"), "{written:?}");
     assert!(!written.contains_key("changes"), "{written:?}");
     // If the status has no class yet, a known one is written: a failure has a class.
-    let world = World::new().adopted(Phase::Plan).fails(FailureClass::Unknown);
+    let world = World::new()
+        .adopted(Phase::Plan)
+        .fails(FailureClass::Unknown);
     let actions = world.decide().actions;
-    let Some(Action::Write(write)) = actions.first() else { panic!("{actions:?}") };
+    let Some(Action::Write(write)) = actions.first() else {
+        panic!("{actions:?}")
+    };
     assert_eq!(write.status["failure"]["class"], "Internal");
 }
 
@@ -98,7 +139,11 @@ fn no_write_has_an_unknown_value() {
         for action in world.decide().actions {
             if let Action::Write(write) = action {
                 for field in ["phase", "result"] {
-                    assert_ne!(write.status.get(field).and_then(Value::as_str), Some("Unknown"), "{name}");
+                    assert_ne!(
+                        write.status.get(field).and_then(Value::as_str),
+                        Some("Unknown"),
+                        "{name}"
+                    );
                 }
             }
         }

@@ -7,7 +7,13 @@ use crds::{StateLease, datastore::StateId, names::lease_name, reason, state_key}
 const NODE: &str = "n1";
 
 fn view(ready: bool) -> NodeView {
-    NodeView { name: NODE.into(), ready, since: Some(t0()), boot_id: "boot-1".into(), ..NodeView::default() }
+    NodeView {
+        name: NODE.into(),
+        ready,
+        since: Some(t0()),
+        boot_id: "boot-1".into(),
+        ..NodeView::default()
+    }
 }
 
 impl World {
@@ -27,7 +33,8 @@ impl World {
     }
 
     fn abandoned(self) -> Self {
-        self.annotate(names::ABANDON, "burned down").annotate(names::ABANDONED_BY, "alice")
+        self.annotate(names::ABANDON, "burned down")
+            .annotate(names::ABANDONED_BY, "alice")
     }
 
     /// It holds the lease on its managed state.
@@ -37,12 +44,21 @@ impl World {
         let key = state_key::managed("team", &StateId::of("net", &run.spec));
         let status = self.status_mut();
         status.plan.as_mut().unwrap().state_key = Some(key.clone());
-        status.lease = Some(StateLease { name: lease_name("team", &key), state_key: key, at: whole_seconds(t0()) });
+        status.lease = Some(StateLease {
+            name: lease_name("team", &key),
+            state_key: key,
+            at: whole_seconds(t0()),
+        });
         self
     }
 
     fn said(&self) -> String {
-        self.status().conditions.iter().find(|c| c.type_ == STALLED).map(|c| c.message.clone()).unwrap_or_default()
+        self.status()
+            .conditions
+            .iter()
+            .find(|c| c.type_ == STALLED)
+            .map(|c| c.message.clone())
+            .unwrap_or_default()
     }
 }
 
@@ -52,7 +68,10 @@ fn lost_apply() -> World {
 }
 
 fn rebooted() -> NodeView {
-    NodeView { boot_id: "boot-2".into(), ..view(true) }
+    NodeView {
+        boot_id: "boot-2".into(),
+        ..view(true)
+    }
 }
 
 fn unreachable() -> (String, String) {
@@ -61,11 +80,21 @@ fn unreachable() -> (String, String) {
 
 #[test]
 fn lost_node_is_reported_once_and_cleared() {
-    for world in [World::new().opened(), World::new().adopted(Phase::Plan), World::new().kept(), World::applying()] {
+    for world in [
+        World::new().opened(),
+        World::new().adopted(Phase::Plan),
+        World::new().kept(),
+        World::applying(),
+    ] {
         let mut world = world.bound().settled();
         assert_ne!(world.condition(STALLED), unreachable());
         world = world.lost().settled();
-        assert_eq!(world.condition(STALLED), unreachable(), "{:?}", world.phase());
+        assert_eq!(
+            world.condition(STALLED),
+            unreachable(),
+            "{:?}",
+            world.phase()
+        );
         has(&world.said(), "node n1 of pod ");
         has(&world.said(), "since ");
         assert_eq!(world.attempt().boot_id.as_deref(), Some("boot-1"));
@@ -74,7 +103,12 @@ fn lost_node_is_reported_once_and_cleared() {
         assert_eq!(world.writes.len(), writes, "it is said once");
         assert_eq!(world.events.len(), events, "it is said once");
         world = world.on(view(true)).settled();
-        assert_eq!(world.condition(STALLED), is_false(reason::PROGRESSING), "{:?}", world.phase());
+        assert_eq!(
+            world.condition(STALLED),
+            is_false(reason::PROGRESSING),
+            "{:?}",
+            world.phase()
+        );
         assert!(world.attempt().open);
     }
 }
@@ -94,7 +128,13 @@ fn lost_node_message_names_the_commands() {
 fn node_lost_before_the_claim_uses_no_retry() {
     for phase in [None, Some(Phase::Setup), Some(Phase::Plan)] {
         let world = World::automatic();
-        let mut world = phase.map_or_else(|| world.clone().opened(), |phase| world.clone().adopted(phase)).bound().lost();
+        let mut world = phase
+            .map_or_else(
+                || world.clone().opened(),
+                |phase| world.clone().adopted(phase),
+            )
+            .bound()
+            .lost();
         let wait = world.settle();
         assert_eq!(wait, Some(300), "{phase:?}");
         world = world.later(299).settled();
@@ -104,7 +144,14 @@ fn node_lost_before_the_claim_uses_no_retry() {
         assert_eq!(world.counts(), (2, 1, true), "{phase:?}");
         assert_eq!(attempt.node_name.as_deref(), None);
         assert_eq!(attempt.boot_id.as_deref(), None);
-        assert!(world.status().failure.is_none() && world.status().history.iter().any(|line| line.contains("node n1")));
+        assert!(
+            world.status().failure.is_none()
+                && world
+                    .status()
+                    .history
+                    .iter()
+                    .any(|line| line.contains("node n1"))
+        );
     }
 }
 
@@ -119,7 +166,13 @@ fn toleration_shortens_the_wait_for_a_lost_node() {
 
 #[test]
 fn stored_plan_survives_its_node() {
-    let world = World::new().kept().bound().lost().settled().later(301).settled();
+    let world = World::new()
+        .kept()
+        .bound()
+        .lost()
+        .settled()
+        .later(301)
+        .settled();
     assert_eq!(world.at(), (Some(Phase::AwaitingApproval), false));
     has(world.message(), "waits for approval");
     // The node is lost while the plan is restored: the next attempt restores it, as the same try.
@@ -139,12 +192,19 @@ fn claimed_run_on_a_lost_node_ends_only_on_proof() {
     for proof in [
         NodeState::Gone(NODE.into()),
         NodeState::There(rebooted()),
-        NodeState::There(NodeView { out_of_service: true, ..view(false) }),
+        NodeState::There(NodeView {
+            out_of_service: true,
+            ..view(false)
+        }),
     ] {
         let mut world = world.clone();
         world.o.node = proof.clone();
         world.settle();
-        assert_eq!(world.condition(STALLED), is_true(reason::POD_GONE), "a moment for the kubelet's word: {proof:?}");
+        assert_eq!(
+            world.condition(STALLED),
+            is_true(reason::POD_GONE),
+            "a moment for the kubelet's word: {proof:?}"
+        );
         world = world.later(61).settled();
         assert_eq!(world.result(), Some(RunResult::Indeterminate), "{proof:?}");
         assert!(world.message().contains("node n1"), "{}", world.message());
@@ -157,7 +217,14 @@ fn claimed_run_on_a_lost_node_ends_only_on_proof() {
 
 #[test]
 fn state_of_another_node_is_ignored() {
-    let mut world = World::applying().bound().on(NodeView { name: "n2".into(), out_of_service: true, ..view(false) }).settled();
+    let mut world = World::applying()
+        .bound()
+        .on(NodeView {
+            name: "n2".into(),
+            out_of_service: true,
+            ..view(false)
+        })
+        .settled();
     assert_ne!(world.condition(STALLED), unreachable());
     world.o.node = NodeState::Gone("n2".into());
     world = world.later(1000).settled();
@@ -214,7 +281,14 @@ fn abandon_on_a_lost_node_ends_the_apply() {
     // Late proof settles it.
     world.stored = Some(message(Some(RunResult::Applied), None));
     world = world.later(20).settled();
-    assert_eq!(world.status().settled.as_ref().map(|settled| settled.result), Some(RunResult::Applied));
+    assert_eq!(
+        world
+            .status()
+            .settled
+            .as_ref()
+            .map(|settled| settled.result),
+        Some(RunResult::Applied)
+    );
     let world = world.deleted().settled();
     assert!(world.gone);
 }
@@ -242,7 +316,10 @@ fn retained_lease_names_the_abandon_command() {
     assert_eq!(world.result(), Some(RunResult::Indeterminate));
     assert!(world.has_lease());
     let condition = world.whole_condition(STATE_LEASED);
-    has(&condition.message, "kubectl annotate -n team tfrun.pawl.run/net pawl.run/abandon=");
+    has(
+        &condition.message,
+        "kubectl annotate -n team tfrun.pawl.run/net pawl.run/abandon=",
+    );
     let world = world.abandoned().settled();
     assert!(!world.has_lease());
 }
@@ -267,7 +344,11 @@ fn unfinished_apply_releases_the_lock_of_a_managed_state() {
         (Some(RunResult::Failed), RunResult::Failed, 1),
         (Some(RunResult::Applied), RunResult::Applied, 0),
     ] {
-        let ended = |applying: World| said.map_or(applying.clone(), |said| applying.finished(said)).pod_ended(None).settled();
+        let ended = |applying: World| {
+            said.map_or(applying.clone(), |said| applying.finished(said))
+                .pod_ended(None)
+                .settled()
+        };
         let applying = World::applying().leased().bound();
         // Not if the state is stored elsewhere: no run may release that lock.
         let mut foreign = applying.clone();
@@ -283,7 +364,12 @@ fn unfinished_apply_releases_the_lock_of_a_managed_state() {
 
 #[test]
 fn deletion_of_a_failed_apply_waits_for_its_lock() {
-    let mut world = World::applying().leased().bound().finished(RunResult::Failed).pod_ended(None).deleted();
+    let mut world = World::applying()
+        .leased()
+        .bound()
+        .finished(RunResult::Failed)
+        .pod_ended(None)
+        .deleted();
     world.unlock = Err("the datastore does not answer".into());
     assert!(world.settle().is_some());
     assert!(world.has_lease() && !world.gone);
@@ -294,7 +380,12 @@ fn deletion_of_a_failed_apply_waits_for_its_lock() {
 
 #[test]
 fn ended_run_is_deleted_while_its_node_is_lost() {
-    let mut world = World::applying().bound().finished(RunResult::Applied).lost().deleted().settled();
+    let mut world = World::applying()
+        .bound()
+        .finished(RunResult::Applied)
+        .lost()
+        .deleted()
+        .settled();
     world = world.later(31).settled();
     assert!(world.gone, "{:?}", world.status());
 }

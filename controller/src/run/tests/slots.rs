@@ -10,7 +10,13 @@ use crate::{
 const KEY: &str = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
 
 fn full(class: Class, before: usize) -> Full {
-    Full { class, scope: Scope::Whole, open: 4, bound: 4, before }
+    Full {
+        class,
+        scope: Scope::Whole,
+        open: 4,
+        bound: 4,
+        before,
+    }
 }
 
 /// A world with bounded slots: `before` runs wait ahead of it, or (`None`) a slot is free.
@@ -27,7 +33,9 @@ fn frozen(mut world: World, is: bool) -> World {
 
 /// The next reconcile.
 fn again(mut world: World, before: Option<usize>) -> World {
-    world.o.slot = before.map_or(Slot::Unasked, |before| Slot::Full(full(Class::Plan, before)));
+    world.o.slot = before.map_or(Slot::Unasked, |before| {
+        Slot::Full(full(Class::Plan, before))
+    });
     world.full = None;
     world
 }
@@ -48,7 +56,11 @@ fn succeeded(world: &World) -> (String, String) {
 }
 
 fn asks(world: &World) -> bool {
-    world.decide().actions.iter().any(|action| matches!(action, Action::TakeSlot { .. }))
+    world
+        .decide()
+        .actions
+        .iter()
+        .any(|action| matches!(action, Action::TakeSlot { .. }))
 }
 
 #[test]
@@ -76,7 +88,9 @@ fn run_without_a_slot_waits_podless_and_reports_it_once() {
 #[test]
 fn run_without_its_lease_requests_no_slot() {
     let mut world = bounded(World::automatic(), Class::Plan, None).with(|run| {
-        run.spec.backend = serde_json::from_value(json!({"type": "http", "config": {"address": "http://s/a"}})).unwrap();
+        run.spec.backend =
+            serde_json::from_value(json!({"type": "http", "config": {"address": "http://s/a"}}))
+                .unwrap();
     });
     world.lease = Taken::Behind("else/b".into());
     world.settle();
@@ -113,7 +127,12 @@ fn approved_plan_gets_its_lease_before_its_slot() {
 
 #[test]
 fn held_pod_continues_only_with_an_apply_slot() {
-    let mut world = bounded(plan_waits().annotate(names::APPROVE, SUM), Class::Apply, Some(1)).settled();
+    let mut world = bounded(
+        plan_waits().annotate(names::APPROVE, SUM),
+        Class::Apply,
+        Some(1),
+    )
+    .settled();
     assert!(world.is_approved(), "the claim needs both");
     assert!(!world.has_lease(), "the claim needs both");
     assert_eq!(world.condition(STATE_LEASED), is_false("SlotsFull"));
@@ -135,7 +154,11 @@ fn held_pod_continues_only_with_an_apply_slot() {
 #[test]
 fn approval_of_a_leased_run_waits_for_the_slot() {
     let mut world = plan_waits();
-    world.status_mut().lease = Some(crds::StateLease { state_key: KEY.into(), name: "n".into(), at: whole_seconds(t0()) });
+    world.status_mut().lease = Some(crds::StateLease {
+        state_key: KEY.into(),
+        name: "n".into(),
+        at: whole_seconds(t0()),
+    });
     let mut world = bounded(world.annotate(names::APPROVE, SUM), Class::Apply, Some(1)).settled();
     assert!(!world.is_approved());
     assert_eq!(world.condition(APPROVED), is_false("SlotsFull"));
@@ -161,7 +184,10 @@ fn held_pod_ends_its_hold_when_its_slot_is_wanted() {
     let world = world.pod_gone().annotate(names::APPROVE, SUM).settled();
     assert!(world.attempt().open && !told(&world));
     // A pod that continues at once gets no such order.
-    for change in [|_: &mut World| {}, |world: &mut World| world.status_mut().plan.as_mut().unwrap().bundle = None] {
+    for change in [
+        |_: &mut World| {},
+        |world: &mut World| world.status_mut().plan.as_mut().unwrap().bundle = None,
+    ] {
         let mut world = plan_waits().annotate(names::APPROVE, SUM).settled();
         change(&mut world);
         world.o.slot_wanted = true;
@@ -177,8 +203,14 @@ fn frozen_namespace_starts_nothing_and_stops_nothing() {
     assert!(world.status().attempt.is_none());
     assert_eq!(succeeded(&world).0, "Frozen");
     let message = world.message();
-    has(message, "namespace team is frozen by its annotation pawl.run/freeze");
-    has(world.next_step(), "kubectl annotate namespace team pawl.run/freeze-");
+    has(
+        message,
+        "namespace team is frozen by its annotation pawl.run/freeze",
+    );
+    has(
+        world.next_step(),
+        "kubectl annotate namespace team pawl.run/freeze-",
+    );
     let writes = world.writes.len();
     world.o.run_live = false;
     world.settle();
@@ -192,7 +224,10 @@ fn frozen_namespace_starts_nothing_and_stops_nothing() {
 
 #[test]
 fn frozen_namespace_records_approvals_but_gives_no_lease() {
-    for world in [plan_waits().annotate(names::APPROVE, SUM), approved_without_a_pod()] {
+    for world in [
+        plan_waits().annotate(names::APPROVE, SUM),
+        approved_without_a_pod(),
+    ] {
         let held = world.attempt().open;
         let world = frozen(world, true).settled();
         assert!(world.is_approved(), "the policy asks for the lease");

@@ -6,12 +6,28 @@ use crate::state_queue::lease::Taken;
 /// A world for every situation in the other tables.
 pub(super) fn worlds() -> Vec<(String, World)> {
     let mut all = Vec::new();
-    for (mode, new) in [("manual", World::new as fn() -> World), ("automatic", World::automatic)] {
-        let mut states = vec![("new".to_owned(), new()), ("opened".into(), new().opened()), ("claimed".into(), new().claimed())];
-        for phase in [Phase::Setup, Phase::Init, Phase::Plan, Phase::AwaitingApproval] {
+    for (mode, new) in [
+        ("manual", World::new as fn() -> World),
+        ("automatic", World::automatic),
+    ] {
+        let mut states = vec![
+            ("new".to_owned(), new()),
+            ("opened".into(), new().opened()),
+            ("claimed".into(), new().claimed()),
+        ];
+        for phase in [
+            Phase::Setup,
+            Phase::Init,
+            Phase::Plan,
+            Phase::AwaitingApproval,
+        ] {
             states.push((phase.to_string(), new().adopted(phase)));
         }
-        for taken in [Taken::Yes, Taken::Behind("else/b".into()), Taken::Refused("403".into())] {
+        for taken in [
+            Taken::Yes,
+            Taken::Behind("else/b".into()),
+            Taken::Refused("403".into()),
+        ] {
             let mut world = new().kept();
             world.status_mut().plan.as_mut().unwrap().state_key = Some(OTHER.into());
             world.lease = taken.clone();
@@ -38,7 +54,11 @@ pub(super) fn worlds() -> Vec<(String, World)> {
             states.extend(kept.map(|(name, world)| (name.to_owned(), world)));
         }
         for result in RunResult::ALL {
-            let begun = if result.needs_claim() { new().claimed() } else { new().adopted(Phase::Plan) };
+            let begun = if result.needs_claim() {
+                new().claimed()
+            } else {
+                new().adopted(Phase::Plan)
+            };
             states.push((result.to_string(), begun.finished(result)));
         }
         for (state, world) in states {
@@ -47,7 +67,10 @@ pub(super) fn worlds() -> Vec<(String, World)> {
                 Some(message(None, Some(failure(FailureClass::Transient)))),
                 Some(message(Some(RunResult::Applied), None)),
             ];
-            let mut pods = vec![("as it is", world.clone()), ("gone", world.clone().pod_gone())];
+            let mut pods = vec![
+                ("as it is", world.clone()),
+                ("gone", world.clone().pod_gone()),
+            ];
             pods.extend(messages.map(|said| ("ended", world.clone().pod_ended(said))));
             for (pod, world) in pods {
                 for (asked, world) in [
@@ -62,11 +85,17 @@ pub(super) fn worlds() -> Vec<(String, World)> {
                     for policies in [
                         Enforcement::Unknown,
                         Enforcement::Enforced,
-                        Enforcement::NotEnforced { missing: Missing::policy("x"), retry_at: world.now },
+                        Enforcement::NotEnforced {
+                            missing: Missing::policy("x"),
+                            retry_at: world.now,
+                        },
                     ] {
                         let mut world = world.clone();
                         world.o.policies = policies.clone();
-                        all.push((format!("{mode}, {state}, pod {pod}, {asked}, {policies:?}"), world));
+                        all.push((
+                            format!("{mode}, {state}, pod {pod}, {asked}, {policies:?}"),
+                            world,
+                        ));
                     }
                 }
             }
@@ -82,17 +111,30 @@ fn every_situation_becomes_steady() {
     let all = worlds();
     assert!(all.len() > 3000, "{}", all.len());
     for (name, mut world) in all {
-        let number = |world: &World| world.status().attempt.as_ref().map(|attempt| attempt.number);
+        let number = |world: &World| {
+            world
+                .status()
+                .attempt
+                .as_ref()
+                .map(|attempt| attempt.number)
+        };
         let claimed = world.status().claim.as_ref().map(|_| number(&world));
         let result = world.result();
         for wait in [0, 3, 30, 61, 700, 40_000] {
             world = world.later(wait).settled();
-            assert!(claimed.is_none_or(|attempt| attempt == number(&world)), "{name}");
+            assert!(
+                claimed.is_none_or(|attempt| attempt == number(&world)),
+                "{name}"
+            );
             assert!(result.is_none() || world.result() == result, "{name}");
             let (status, writes) = (world.status().clone(), world.writes.len());
             world.settle();
             assert_eq!(world.status(), &status, "{name}");
-            assert_eq!(world.writes.len(), writes, "{name}: a second look wrote again");
+            assert_eq!(
+                world.writes.len(),
+                writes,
+                "{name}: a second look wrote again"
+            );
             if world.gone {
                 break;
             }
@@ -103,15 +145,26 @@ fn every_situation_becomes_steady() {
 /// Closing a claimed attempt ends its run in the same write, so here another writer closed it. No attempt follows either.
 #[test]
 fn no_attempt_follows_a_claim_closed_by_another_writer() {
-    for (name, new) in [("manual", World::new as fn() -> World), ("automatic", World::automatic)] {
-        for mut world in [new().claimed(), new().claimed().pod_ended(None), new().claimed().pod_gone()] {
+    for (name, new) in [
+        ("manual", World::new as fn() -> World),
+        ("automatic", World::automatic),
+    ] {
+        for mut world in [
+            new().claimed(),
+            new().claimed().pod_ended(None),
+            new().claimed().pod_gone(),
+        ] {
             let attempt = world.attempt().number;
             world.status_mut().attempt.as_mut().unwrap().open = false;
             for wait in [0, 3, 61, 100_000] {
                 world = world.later(wait).settled();
                 assert_eq!(world.attempt().number, attempt, "{name}");
             }
-            assert!(world.result().is_none_or(RunResult::needs_claim), "{name}: {:?}", world.result());
+            assert!(
+                world.result().is_none_or(RunResult::needs_claim),
+                "{name}: {:?}",
+                world.result()
+            );
         }
     }
 }
@@ -122,7 +175,10 @@ fn closing_or_ending_needs_a_live_read() {
     for (name, world) in worlds() {
         for action in world.decide().actions {
             if let Action::Write(write) = &action {
-                let closes = write.status.get("attempt").is_some_and(|a| a["open"] == false);
+                let closes = write
+                    .status
+                    .get("attempt")
+                    .is_some_and(|a| a["open"] == false);
                 let ends = write.status.contains_key("result");
                 assert!(!(closes || ends) || action.needs_live(), "{name}");
             }
@@ -170,20 +226,39 @@ fn long_automatic_run_reports_its_plan() {
 fn rerun_request_is_answered_once_and_only_after_the_end() {
     let world = World::ended(RunResult::Applied).settled();
     let mut world = world.annotate(names::RERUN, "true");
-    assert!(matches!(world.decide().actions.as_slice(), [Action::CreateRerun, Action::Write(_)]));
+    assert!(matches!(
+        world.decide().actions.as_slice(),
+        [Action::CreateRerun, Action::Write(_)]
+    ));
     world.settle();
     assert_eq!(world.status().rerun, Some(names::rerun_name("net", UID)));
     assert_eq!(world.events.last(), Some(&"RerunCreated"));
     assert!(world.decide().actions.is_empty());
-    assert!(!world.run.metadata.annotations.as_ref().unwrap().contains_key(names::RERUN), "so that asking once more is seen");
-    let running = World::new().adopted(Phase::Plan).annotate(names::RERUN, "true");
-    assert!(running.decide().actions.is_empty(), "when it has ended, not before");
+    assert!(
+        !world
+            .run
+            .metadata
+            .annotations
+            .as_ref()
+            .unwrap()
+            .contains_key(names::RERUN),
+        "so that asking once more is seen"
+    );
+    let running = World::new()
+        .adopted(Phase::Plan)
+        .annotate(names::RERUN, "true");
+    assert!(
+        running.decide().actions.is_empty(),
+        "when it has ended, not before"
+    );
 }
 
 #[test]
 fn finished_runs_expire_unless_indeterminate() {
     let finished = |ttl: Option<u32>, default: Option<u32>, result| {
-        let mut world = World::automatic().with(|run| run.spec.ttl_seconds_after_finished = ttl).claimed();
+        let mut world = World::automatic()
+            .with(|run| run.spec.ttl_seconds_after_finished = ttl)
+            .claimed();
         world.settings.default_ttl_seconds = default;
         world = world.finished(result).pod_ended(None);
         let wait = world.settle();
@@ -195,7 +270,10 @@ fn finished_runs_expire_unless_indeterminate() {
     assert_eq!(wait, Some(50));
     let world = world.later(50);
     assert_eq!(world.decide().actions, [Action::Prune]);
-    assert!(world.deleted().decide().actions != [Action::Prune], "it goes already");
+    assert!(
+        world.deleted().decide().actions != [Action::Prune],
+        "it goes already"
+    );
     let (wait, world) = finished(Some(0), None, RunResult::Indeterminate);
     assert_eq!((wait, world.gone), (None, false));
     assert!(finished(Some(0), None, RunResult::Applied).1.gone);
@@ -208,7 +286,11 @@ fn run_managed_by_a_deploy_tool_is_not_pruned() {
             run.spec.ttl_seconds_after_finished = Some(0);
             run.metadata.labels = Some([(key.to_owned(), "x".to_owned())].into());
         });
-        let world = world.claimed().finished(RunResult::Applied).pod_ended(None).settled();
+        let world = world
+            .claimed()
+            .finished(RunResult::Applied)
+            .pod_ended(None)
+            .settled();
         world.gone
     };
     assert!(of("team"));
@@ -228,7 +310,10 @@ fn recreated_run_is_canceled_before_it_begins() {
         let own = new().annotate(names::LIFE, UID).settled();
         assert!(own.attempt().open, "its own");
         // A run that has begun continues, whatever is annotated.
-        let begun = new().adopted(Phase::Plan).annotate(names::LIFE, "another").settled();
+        let begun = new()
+            .adopted(Phase::Plan)
+            .annotate(names::LIFE, "another")
+            .settled();
         assert!(begun.attempt().open && begun.result().is_none());
     }
 }

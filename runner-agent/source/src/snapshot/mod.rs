@@ -25,7 +25,11 @@ pub use unpack::{UnpackError, Unpacked, unpack};
 pub const HEADER: &str = ".pawl-snapshot.json";
 /// The limits of a snapshot: 4 GiB, 200000 files and directories. The compression ratio is unlimited, since the commit id fixes the
 /// tree.
-pub const LIMITS: Limits = Limits { size: 4 << 30, ratio: u64::MAX, entries: 200_000 };
+pub const LIMITS: Limits = Limits {
+    size: 4 << 30,
+    ratio: u64::MAX,
+    entries: 200_000,
+};
 /// The largest header, in bytes: 16 MiB.
 const MAX_HEADER: u64 = 16 << 20;
 /// The format version that this program writes.

@@ -59,12 +59,25 @@ pub enum PackError {
 ///
 /// # Errors
 /// The snapshot is incomplete.
-pub fn pack(git: Command, mirror: &Path, revision: &str, into: impl Write) -> Result<Packed, PackError> {
-    let id = Id::parse(revision)
-        .ok_or_else(|| PackError::Refused(format!("{} is no commit of SHA-1, as snapshots are made of", clip(revision, 100))))?;
+pub fn pack(
+    git: Command,
+    mirror: &Path,
+    revision: &str,
+    into: impl Write,
+) -> Result<Packed, PackError> {
+    let id = Id::parse(revision).ok_or_else(|| {
+        PackError::Refused(format!(
+            "{} is no commit of SHA-1, as snapshots are made of",
+            clip(revision, 100)
+        ))
+    })?;
     let mut packing = Packing {
         objects: Objects::start(git, mirror)?,
-        header: Header { version: VERSION, revision: revision.to_owned(), ..Header::default() },
+        header: Header {
+            version: VERSION,
+            revision: revision.to_owned(),
+            ..Header::default()
+        },
         items: Vec::new(),
         entries: 0,
         large: BTreeMap::new(),
@@ -96,40 +109,62 @@ struct Packing {
 impl Packing {
     /// Adds the tree of a commit at a path.
     fn take_commit(&mut self, at: &str, commit: &[u8]) -> Result<(), PackError> {
-        let tree = object::tree_of(commit).ok_or_else(|| PackError::Mirror("a commit without a tree".into()))?;
-        self.header.commits.insert(at.to_owned(), STANDARD.encode(commit));
+        let tree = object::tree_of(commit)
+            .ok_or_else(|| PackError::Mirror("a commit without a tree".into()))?;
+        self.header
+            .commits
+            .insert(at.to_owned(), STANDARD.encode(commit));
         self.take_tree(at, &tree)
     }
 
     fn take_tree(&mut self, at: &str, tree: &Id) -> Result<(), PackError> {
         let content = self.objects.need(tree, "tree")?;
         let entries = object::entries(&content).ok_or_else(|| {
-            PackError::Refused(format!("the directory `{}` has an entry of a mode that git no longer writes", clip(at, 200)))
+            PackError::Refused(format!(
+                "the directory `{}` has an entry of a mode that git no longer writes",
+                clip(at, 200)
+            ))
         })?;
         for entry in entries {
             let path = path(at, &entry.name)?;
             self.entries += 1;
             if self.entries > LIMITS.entries {
-                return Err(PackError::Refused(format!("it has more than {} files and directories", LIMITS.entries)));
+                return Err(PackError::Refused(format!(
+                    "it has more than {} files and directories",
+                    LIMITS.entries
+                )));
             }
             match entry.mode {
                 Mode::Directory => {
                     let before = self.items.len();
                     self.take_tree(&path, &entry.id)?;
                     if self.items.len() == before {
-                        return Err(refused(&path, "a directory without a file, which no checkout has"));
+                        return Err(refused(
+                            &path,
+                            "a directory without a file, which no checkout has",
+                        ));
                     }
                 }
                 Mode::Submodule => {
-                    self.header.gitlinks.insert(path.clone(), entry.id.to_string());
+                    self.header
+                        .gitlinks
+                        .insert(path.clone(), entry.id.to_string());
                     // Its place is a directory in any case.
-                    self.items.push(Item { path: path.clone(), mode: Mode::Submodule, id: entry.id });
+                    self.items.push(Item {
+                        path: path.clone(),
+                        mode: Mode::Submodule,
+                        id: entry.id,
+                    });
                     match self.objects.whole(&entry.id, "commit", MAX_OBJECT)? {
                         Some(commit) => self.take_commit(&path, &commit)?,
                         None => self.packed.without.push(path),
                     }
                 }
-                mode @ (Mode::File | Mode::Executable | Mode::Link) => self.items.push(Item { path, mode, id: entry.id }),
+                mode @ (Mode::File | Mode::Executable | Mode::Link) => self.items.push(Item {
+                    path,
+                    mode,
+                    id: entry.id,
+                }),
             }
         }
         Ok(())
@@ -140,15 +175,26 @@ impl Packing {
         if !store.is_dir() {
             return Ok(());
         }
-        for Item { path, id, .. } in self.items.iter().filter(|item| matches!(item.mode, Mode::File | Mode::Executable)) {
+        for Item { path, id, .. } in self
+            .items
+            .iter()
+            .filter(|item| matches!(item.mode, Mode::File | Mode::Executable))
+        {
             if self.objects.size(id)? > MAX_POINTER {
                 continue;
             }
             let text = self.objects.need(id, "blob")?;
-            let Some(pointer) = Pointer::parse(&text) else { continue };
+            let Some(pointer) = Pointer::parse(&text) else {
+                continue;
+            };
             let file = store.join(pointer.place());
-            if file.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == pointer.size) {
-                self.header.lfs.insert(path.clone(), String::from_utf8_lossy(&text).into_owned());
+            if file
+                .metadata()
+                .is_ok_and(|meta| meta.is_file() && meta.len() == pointer.size)
+            {
+                self.header
+                    .lfs
+                    .insert(path.clone(), String::from_utf8_lossy(&text).into_owned());
                 self.large.insert(path.clone(), (file, pointer));
             }
         }
@@ -156,16 +202,25 @@ impl Packing {
     }
 
     fn write(mut self, time: u64, into: impl Write) -> Result<Packed, PackError> {
-        let mut archive = Archive { builder: Builder::new(GzBuilder::new().write(into, Compression::default())), time };
-        let header = serde_json::to_vec(&self.header).map_err(|error| PackError::Write(error.into()))?;
+        let mut archive = Archive {
+            builder: Builder::new(GzBuilder::new().write(into, Compression::default())),
+            time,
+        };
+        let header =
+            serde_json::to_vec(&self.header).map_err(|error| PackError::Write(error.into()))?;
         if header.len() as u64 > MAX_HEADER {
-            return Err(PackError::Refused("it has too many submodules and large files".into()));
+            return Err(PackError::Refused(
+                "it has too many submodules and large files".into(),
+            ));
         }
         archive.file(HEADER, Mode::File, header.len() as u64, header.as_slice())?;
         for Item { path, mode, id } in std::mem::take(&mut self.items) {
             let size = match mode {
                 Mode::Link => {
-                    let target = self.objects.whole(&id, "blob", MAX_LINK)?.ok_or_else(|| missing(&id))?;
+                    let target = self
+                        .objects
+                        .whole(&id, "blob", MAX_LINK)?
+                        .ok_or_else(|| missing(&id))?;
                     archive.link(&path, target_of(&path, &target)?)?;
                     target.len() as u64
                 }
@@ -178,13 +233,18 @@ impl Packing {
                         archive.large(&path, mode, file, pointer)?;
                         pointer.size
                     }
-                    None => self.objects.copy(&id, |size, content| archive.file(&path, mode, size, content))?,
+                    None => self.objects.copy(&id, |size, content| {
+                        archive.file(&path, mode, size, content)
+                    })?,
                 },
             };
             self.packed.files += 1;
             self.packed.bytes += size;
             if self.packed.bytes > LIMITS.size {
-                return Err(PackError::Refused(format!("it has more than {} bytes in its files", LIMITS.size)));
+                return Err(PackError::Refused(format!(
+                    "it has more than {} bytes in its files",
+                    LIMITS.size
+                )));
             }
         }
         archive.finish()?;
@@ -210,35 +270,66 @@ impl<W: Write> Archive<W> {
         header
     }
 
-    fn file(&mut self, path: &str, mode: Mode, size: u64, content: impl Read) -> Result<(), PackError> {
-        let mode = if mode == Mode::Executable { 0o755 } else { 0o644 };
+    fn file(
+        &mut self,
+        path: &str,
+        mode: Mode,
+        size: u64,
+        content: impl Read,
+    ) -> Result<(), PackError> {
+        let mode = if mode == Mode::Executable {
+            0o755
+        } else {
+            0o644
+        };
         let mut header = self.header(EntryType::Regular, mode, size);
-        self.builder.append_data(&mut header, path, content).map_err(PackError::Write)
+        self.builder
+            .append_data(&mut header, path, content)
+            .map_err(PackError::Write)
     }
 
     fn directory(&mut self, path: &str) -> Result<(), PackError> {
         let mut header = self.header(EntryType::Directory, 0o755, 0);
-        self.builder.append_data(&mut header, path, io::empty()).map_err(PackError::Write)
+        self.builder
+            .append_data(&mut header, path, io::empty())
+            .map_err(PackError::Write)
     }
 
     fn link(&mut self, path: &str, target: &str) -> Result<(), PackError> {
         let mut header = self.header(EntryType::Symlink, 0o777, 0);
-        self.builder.append_link(&mut header, path, target).map_err(PackError::Write)
+        self.builder
+            .append_link(&mut header, path, target)
+            .map_err(PackError::Write)
     }
 
-    fn large(&mut self, path: &str, mode: Mode, file: &Path, pointer: &Pointer) -> Result<(), PackError> {
+    fn large(
+        &mut self,
+        path: &str,
+        mode: Mode,
+        file: &Path,
+        pointer: &Pointer,
+    ) -> Result<(), PackError> {
         let unread = |error: io::Error| PackError::Mirror(format!("{}: {error}", file.display()));
-        let mut content = Summed { from: File::open(file).map_err(unread)?.take(pointer.size), hash: Sha256::new(), bytes: 0 };
+        let mut content = Summed {
+            from: File::open(file).map_err(unread)?.take(pointer.size),
+            hash: Sha256::new(),
+            bytes: 0,
+        };
         self.file(path, mode, pointer.size, &mut content)?;
         if content.bytes != pointer.size || hex::encode(content.hash.finalize()) != pointer.oid {
-            return Err(PackError::Mirror(format!("{} is not what {path} points to", file.display())));
+            return Err(PackError::Mirror(format!(
+                "{} is not what {path} points to",
+                file.display()
+            )));
         }
         Ok(())
     }
 
     fn finish(self) -> Result<(), PackError> {
         let finished = self.builder.into_inner().and_then(GzEncoder::finish);
-        finished.and_then(|mut into| into.flush()).map_err(PackError::Write)
+        finished
+            .and_then(|mut into| into.flush())
+            .map_err(PackError::Write)
     }
 }
 
@@ -267,21 +358,39 @@ struct Objects {
 
 impl Objects {
     fn start(mut git: Command, mirror: &Path) -> Result<Self, PackError> {
-        git.arg("--no-replace-objects").arg("--git-dir").arg(mirror).args(["cat-file", "--batch-command"]);
-        git.env("GIT_NO_LAZY_FETCH", "1").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        git.arg("--no-replace-objects")
+            .arg("--git-dir")
+            .arg(mirror)
+            .args(["cat-file", "--batch-command"]);
+        git.env("GIT_NO_LAZY_FETCH", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let mut child = git.spawn().map_err(PackError::NotRun)?;
         let (Some(ask), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(PackError::NotRun(io::ErrorKind::BrokenPipe.into()));
         };
-        Ok(Self { child, ask, answers: BufReader::with_capacity(64 << 10, answers) })
+        Ok(Self {
+            child,
+            ask,
+            answers: BufReader::with_capacity(64 << 10, answers),
+        })
     }
 
     /// Requests an object: its kind and size; `None` when it is missing.
     fn ask(&mut self, what: &str, id: &Id) -> Result<Option<(String, u64)>, PackError> {
-        let ended = |error: io::Error| PackError::Mirror(format!("git ended when it was asked for {id}: {error}"));
-        self.ask.write_all(format!("{what} {id}\n").as_bytes()).and_then(|()| self.ask.flush()).map_err(ended)?;
+        let ended = |error: io::Error| {
+            PackError::Mirror(format!("git ended when it was asked for {id}: {error}"))
+        };
+        self.ask
+            .write_all(format!("{what} {id}\n").as_bytes())
+            .and_then(|()| self.ask.flush())
+            .map_err(ended)?;
         let mut line = Vec::new();
-        (&mut self.answers).take(256).read_until(b'\n', &mut line).map_err(ended)?;
+        (&mut self.answers)
+            .take(256)
+            .read_until(b'\n', &mut line)
+            .map_err(ended)?;
         let line = String::from_utf8_lossy(&line);
         let mut words = line.trim_end().split(' ').skip(1);
         match (words.next(), words.next().map(str::parse)) {
@@ -292,7 +401,9 @@ impl Objects {
     }
 
     fn size(&mut self, id: &Id) -> Result<u64, PackError> {
-        self.ask("info", id)?.map(|(_, size)| size).ok_or_else(|| missing(id))
+        self.ask("info", id)?
+            .map(|(_, size)| size)
+            .ok_or_else(|| missing(id))
     }
 
     /// An object that must exist.
@@ -302,26 +413,47 @@ impl Objects {
 
     /// An object of at most `most` bytes; `None` when it is missing.
     fn whole(&mut self, id: &Id, kind: &str, most: u64) -> Result<Option<Vec<u8>>, PackError> {
-        let Some((found, size)) = self.ask("contents", id)? else { return Ok(None) };
+        let Some((found, size)) = self.ask("contents", id)? else {
+            return Ok(None);
+        };
         if found != kind {
-            return Err(PackError::Mirror(format!("{id} is a {found}, and a {kind} is named")));
+            return Err(PackError::Mirror(format!(
+                "{id} is a {found}, and a {kind} is named"
+            )));
         }
         if size > most {
-            return Err(PackError::Refused(format!("{kind} {id} has {size} bytes, and {most} at most are taken")));
+            return Err(PackError::Refused(format!(
+                "{kind} {id} has {size} bytes, and {most} at most are taken"
+            )));
         }
         let mut content = Vec::new();
-        self.content(id, kind, size, |from| from.read_to_end(&mut content).map(drop).map_err(PackError::Write))?;
+        self.content(id, kind, size, |from| {
+            from.read_to_end(&mut content)
+                .map(drop)
+                .map_err(PackError::Write)
+        })?;
         Ok(Some(content))
     }
 
     /// Passes the size and content of a file to be copied; returns its size.
-    fn copy(&mut self, id: &Id, take: impl FnOnce(u64, &mut dyn Read) -> Result<(), PackError>) -> Result<u64, PackError> {
-        let Some((found, size)) = self.ask("contents", id)? else { return Err(missing(id)) };
+    fn copy(
+        &mut self,
+        id: &Id,
+        take: impl FnOnce(u64, &mut dyn Read) -> Result<(), PackError>,
+    ) -> Result<u64, PackError> {
+        let Some((found, size)) = self.ask("contents", id)? else {
+            return Err(missing(id));
+        };
         if found != "blob" {
-            return Err(PackError::Mirror(format!("{id} is a {found}, and a file is named")));
+            return Err(PackError::Mirror(format!(
+                "{id} is a {found}, and a file is named"
+            )));
         }
         if size > LIMITS.size {
-            return Err(PackError::Refused(format!("it has a file of {size} bytes, and {} at most are taken", LIMITS.size)));
+            return Err(PackError::Refused(format!(
+                "it has a file of {size} bytes, and {} at most are taken",
+                LIMITS.size
+            )));
         }
         self.content(id, "blob", size, |from| take(size, from))?;
         Ok(size)
@@ -335,16 +467,24 @@ impl Objects {
         size: u64,
         read: impl FnOnce(&mut dyn Read) -> Result<(), PackError>,
     ) -> Result<(), PackError> {
-        let mut content = Content { from: (&mut self.answers).take(size), hash: Hashing::new(kind, size), failed: None };
+        let mut content = Content {
+            from: (&mut self.answers).take(size),
+            hash: Hashing::new(kind, size),
+            failed: None,
+        };
         read(&mut content)?;
         let (left, hash, failed) = (content.from.limit(), content.hash, content.failed);
         let mut end = [0];
         let ended = self.answers.read_exact(&mut end);
         if left > 0 || failed.is_some() || ended.is_err() || end != *b"\n" {
-            return Err(PackError::Mirror(format!("git ended in the middle of {id}")));
+            return Err(PackError::Mirror(format!(
+                "git ended in the middle of {id}"
+            )));
         }
         if hash.id() != *id {
-            return Err(PackError::Mirror(format!("its object {id} has other content")));
+            return Err(PackError::Mirror(format!(
+                "its object {id} has other content"
+            )));
         }
         Ok(())
     }
@@ -392,12 +532,18 @@ fn refused(path: &str, what: &str) -> PackError {
 /// The path of an entry, valid on every system.
 fn path(at: &str, name: &[u8]) -> Result<String, PackError> {
     let shown = String::from_utf8_lossy(name);
-    let path = if at.is_empty() { shown.clone().into_owned() } else { format!("{at}/{shown}") };
+    let path = if at.is_empty() {
+        shown.clone().into_owned()
+    } else {
+        format!("{at}/{shown}")
+    };
     let why = match &*shown {
         _ if std::str::from_utf8(name).is_err() => "whose name is no UTF-8",
         "" | "." | ".." => "which is no name",
         _ if shown.eq_ignore_ascii_case(".git") => "which is git's own name",
-        _ if shown.contains(['/', '\\']) || path.as_bytes().get(1) == Some(&b':') => "a name that is a path elsewhere",
+        _ if shown.contains(['/', '\\']) || path.as_bytes().get(1) == Some(&b':') => {
+            "a name that is a path elsewhere"
+        }
         _ if shown.contains(char::is_control) => "whose name has invisible characters",
         _ if shown.len() > 255 || path.len() > 1024 => "whose name is too long",
         _ if path == HEADER => "a name that a snapshot uses itself",
@@ -408,13 +554,19 @@ fn path(at: &str, name: &[u8]) -> Result<String, PackError> {
 
 /// The target of a link, which must be within the tree.
 fn target_of<'a>(path: &str, target: &'a [u8]) -> Result<&'a str, PackError> {
-    let text = std::str::from_utf8(target).ok().filter(|text| !text.is_empty() && !text.contains(char::is_control));
+    let text = std::str::from_utf8(target)
+        .ok()
+        .filter(|text| !text.is_empty() && !text.contains(char::is_control));
     let text = text.ok_or_else(|| refused(path, "a link to an invalid path"))?;
     let mut depth = path.split('/').count() - 1;
     for part in text.split('/') {
         match part {
             "" | "." => {}
-            ".." => depth = depth.checked_sub(1).ok_or_else(|| refused(path, "a link that leads out of the repository"))?,
+            ".." => {
+                depth = depth
+                    .checked_sub(1)
+                    .ok_or_else(|| refused(path, "a link that leads out of the repository"))?
+            }
             _ => depth += 1,
         }
     }

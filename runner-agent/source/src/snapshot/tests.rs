@@ -27,8 +27,16 @@ impl Repo {
     }
 
     fn git(&self, args: &[&str]) -> String {
-        let ended = git().current_dir(self.0.path()).args(args).output().unwrap();
-        assert!(ended.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        let ended = git()
+            .current_dir(self.0.path())
+            .args(args)
+            .output()
+            .unwrap();
+        assert!(
+            ended.status.success(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
         String::from_utf8(ended.stdout).unwrap().trim().to_owned()
     }
 
@@ -57,9 +65,16 @@ impl Repo {
 
 fn git() -> Command {
     let mut git = Command::new("git");
-    git.envs([("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_CONFIG_GLOBAL", "/dev/null"), ("LC_ALL", "C")]);
+    git.envs([
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ("LC_ALL", "C"),
+    ]);
     for who in ["AUTHOR", "COMMITTER"] {
-        git.envs([(format!("GIT_{who}_NAME"), "a"), (format!("GIT_{who}_EMAIL"), "a@b")]);
+        git.envs([
+            (format!("GIT_{who}_NAME"), "a"),
+            (format!("GIT_{who}_EMAIL"), "a@b"),
+        ]);
         git.env(format!("GIT_{who}_DATE"), "1700000000 +0000");
     }
     git
@@ -86,8 +101,15 @@ fn found(root: &Path) -> BTreeMap<String, String> {
             } else if meta.is_symlink() {
                 found.insert(name, format!("-> {}", path.read_link().unwrap().display()));
             } else {
-                let run = if meta.permissions().mode() & 0o111 == 0 { "" } else { "run: " };
-                found.insert(name, format!("{run}{}", String::from_utf8_lossy(&fs::read(path).unwrap())));
+                let run = if meta.permissions().mode() & 0o111 == 0 {
+                    ""
+                } else {
+                    "run: "
+                };
+                found.insert(
+                    name,
+                    format!("{run}{}", String::from_utf8_lossy(&fs::read(path).unwrap())),
+                );
             }
         }
     }
@@ -105,7 +127,13 @@ struct Raw {
 }
 
 fn file(name: &str, content: &[u8]) -> Raw {
-    Raw { kind: EntryType::Regular, name: name.into(), mode: 0o644, content: content.into(), link: String::new() }
+    Raw {
+        kind: EntryType::Regular,
+        name: name.into(),
+        mode: 0o644,
+        content: content.into(),
+        link: String::new(),
+    }
 }
 
 fn opened(snapshot: &[u8]) -> Vec<Raw> {
@@ -115,15 +143,32 @@ fn opened(snapshot: &[u8]) -> Vec<Raw> {
         let mut content = Vec::new();
         entry.read_to_end(&mut content).unwrap();
         let (kind, mode) = (entry.header().entry_type(), entry.header().mode().unwrap());
-        let link = entry.link_name().unwrap().map(|link| link.display().to_string()).unwrap_or_default();
-        Raw { kind, name: entry.path().unwrap().display().to_string(), mode, content, link }
+        let link = entry
+            .link_name()
+            .unwrap()
+            .map(|link| link.display().to_string())
+            .unwrap_or_default();
+        Raw {
+            kind,
+            name: entry.path().unwrap().display().to_string(),
+            mode,
+            content,
+            link,
+        }
     });
     entries.collect()
 }
 
 fn closed(entries: &[Raw]) -> Vec<u8> {
     let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
-    for Raw { kind, name, mode, content, link } in entries {
+    for Raw {
+        kind,
+        name,
+        mode,
+        content,
+        link,
+    } in entries
+    {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(*kind);
         header.set_mode(*mode);
@@ -139,7 +184,11 @@ fn closed(entries: &[Raw]) -> Vec<u8> {
 
 /// The same entries with another description.
 fn described(entries: &[Raw], from: &str, to: &str) -> Vec<Raw> {
-    changed(entries, HEADER, |entry| entry.content = String::from_utf8_lossy(&entry.content).replace(from, to).into_bytes())
+    changed(entries, HEADER, |entry| {
+        entry.content = String::from_utf8_lossy(&entry.content)
+            .replace(from, to)
+            .into_bytes()
+    })
 }
 
 /// The same entries with one changed.
@@ -160,7 +209,10 @@ fn refused(entries: &[Raw], revision: &str, why: &str) {
 fn snapshot_round_trips_and_is_deterministic() {
     let repo = Repo::new();
     // Each of these would change a checkout or `git archive`.
-    repo.write(".gitattributes", "*.tf text eol=crlf\nsecret.txt export-ignore\nversion.txt export-subst ident\n");
+    repo.write(
+        ".gitattributes",
+        "*.tf text eol=crlf\nsecret.txt export-ignore\nversion.txt export-subst ident\n",
+    );
     repo.write("main.tf", "a\nb\n");
     repo.write("secret.txt", "kept");
     repo.write("version.txt", "$Format:%H$ $Id$\n");
@@ -192,7 +244,10 @@ fn empty_commit_round_trips() {
     let repo = Repo::new();
     let revision = repo.commit();
     let snapshot = repo.pack(&revision).unwrap().1;
-    let empty = Unpacked { files: 0, without: vec![] };
+    let empty = Unpacked {
+        files: 0,
+        without: vec![],
+    };
     assert_eq!(unpacked(&snapshot, &revision).unwrap().0, empty);
 }
 
@@ -217,11 +272,20 @@ fn with_submodules() -> (Repo, String) {
 fn submodules_are_included_if_mirrored() {
     let (repo, revision) = with_submodules();
     let (packed, snapshot) = repo.pack(&revision).unwrap();
-    assert_eq!((packed.files, packed.without), (2, vec!["modules/app".to_owned()]));
+    assert_eq!(
+        (packed.files, packed.without),
+        (2, vec!["modules/app".to_owned()])
+    );
     let (unpacked, dir) = unpacked(&snapshot, &revision).unwrap();
     assert_eq!(unpacked.without, ["modules/app"]);
-    let found: Vec<_> = found(dir.path()).into_iter().map(|(name, text)| name + ":" + &text).collect();
-    assert_eq!(found.join(" "), "main.tf:outer modules/: modules/app/: modules/net/: modules/net/mod.tf:inner");
+    let found: Vec<_> = found(dir.path())
+        .into_iter()
+        .map(|(name, text)| name + ":" + &text)
+        .collect();
+    assert_eq!(
+        found.join(" "),
+        "main.tf:outer modules/: modules/app/: modules/net/: modules/net/mod.tf:inner"
+    );
 }
 
 /// A repository with a large file that its mirror has and one that it lacks.
@@ -232,7 +296,10 @@ fn with_large_files() -> (Repo, String) {
     repo.write("net/code.zip", pointer(&content));
     repo.write("net/other.zip", pointer(b"other"));
     let revision = repo.commit();
-    repo.write(&format!(".git/lfs/objects/{}/{}/{oid}", &oid[..2], &oid[2..4]), content);
+    repo.write(
+        &format!(".git/lfs/objects/{}/{}/{oid}", &oid[..2], &oid[2..4]),
+        content,
+    );
     (repo, revision)
 }
 
@@ -241,14 +308,27 @@ fn large_files_are_included_if_mirrored() {
     let (repo, revision) = with_large_files();
     let (_, snapshot) = repo.pack(&revision).unwrap();
     let (_, dir) = unpacked(&snapshot, &revision).unwrap();
-    assert_eq!(fs::read(dir.path().join("net/code.zip")).unwrap(), b"large".repeat(1000));
-    assert!(fs::read_to_string(dir.path().join("net/other.zip")).unwrap().starts_with("version https"));
+    assert_eq!(
+        fs::read(dir.path().join("net/code.zip")).unwrap(),
+        b"large".repeat(1000)
+    );
+    assert!(
+        fs::read_to_string(dir.path().join("net/other.zip"))
+            .unwrap()
+            .starts_with("version https")
+    );
     // The stored content was changed without changing its size.
     let store = repo.dir().join("lfs/objects");
-    let path = found(&store).into_keys().find(|name| name.len() > 60).unwrap();
+    let path = found(&store)
+        .into_keys()
+        .find(|name| name.len() > 60)
+        .unwrap();
     fs::write(store.join(path), b"LARGE".repeat(1000)).unwrap();
     let error = repo.pack(&revision).unwrap_err();
-    assert!(matches!(&error, PackError::Mirror(what) if what.contains("is not what net/code.zip points to")), "{error}");
+    assert!(
+        matches!(&error, PackError::Mirror(what) if what.contains("is not what net/code.zip points to")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -263,18 +343,40 @@ fn tampered_snapshot_is_refused() {
     let snapshot = repo.pack(&revision).unwrap().1;
     let refused = |entries: &[Raw], why: &str| refused(entries, &revision, why);
     let entries = opened(&snapshot);
-    assert!(unpacked(&closed(&entries), &revision).is_ok(), "unchanged it is accepted");
+    assert!(
+        unpacked(&closed(&entries), &revision).is_ok(),
+        "unchanged it is accepted"
+    );
     let changed = |name: &str, change: fn(&mut Raw)| changed(&entries, name, change);
     let and = |raw: Raw| [entries.as_slice(), &[raw]].concat();
     let files = "has other files than commit";
     refused(&changed("main.tf", |entry| entry.content[1] ^= 1), files);
     refused(&changed("main.tf", |entry| entry.mode = 0o755), files);
-    refused(&changed("main.tf", |entry| entry.name = "Main.tf".into()), files);
-    refused(&changed("link", |entry| entry.link = "net/vars.tf".into()), files);
-    refused(&changed("net/vars.tf", |entry| entry.name = "vars.tf".into()), files);
+    refused(
+        &changed("main.tf", |entry| entry.name = "Main.tf".into()),
+        files,
+    );
+    refused(
+        &changed("link", |entry| entry.link = "net/vars.tf".into()),
+        files,
+    );
+    refused(
+        &changed("net/vars.tf", |entry| entry.name = "vars.tf".into()),
+        files,
+    );
     refused(&and(file("extra.tf", b"")), files);
-    refused(&entries.iter().filter(|entry| entry.name != "main.tf").cloned().collect::<Vec<_>>(), files);
-    let dir = Raw { kind: EntryType::Directory, ..file("empty", b"") };
+    refused(
+        &entries
+            .iter()
+            .filter(|entry| entry.name != "main.tf")
+            .cloned()
+            .collect::<Vec<_>>(),
+        files,
+    );
+    let dir = Raw {
+        kind: EntryType::Directory,
+        ..file("empty", b"")
+    };
     refused(&and(dir), "an empty directory `empty`");
     // In the header.
     refused(&entries[1..], "its description is missing");
@@ -287,26 +389,57 @@ fn tampered_snapshot_is_refused() {
     refused(&others, "is of commit");
     // The files of one commit with the id of another.
     refused(&[&entries[..1], &others[1..]].concat(), files);
-    refused(&[&described(&others, &other, &revision)[..1], &entries[1..]].concat(), "that has another id");
-    for more in [r#""gitlinks":{"net":"x"}"#, r#""lfs":{"main.tf":"x"}"#, r#""gitlinks":{"gone":"x"}"#, r#""lfs":{"gone":"x"}"#] {
+    refused(
+        &[&described(&others, &other, &revision)[..1], &entries[1..]].concat(),
+        "that has another id",
+    );
+    for more in [
+        r#""gitlinks":{"net":"x"}"#,
+        r#""lfs":{"main.tf":"x"}"#,
+        r#""gitlinks":{"gone":"x"}"#,
+        r#""lfs":{"gone":"x"}"#,
+    ] {
         let entries = said("{\"version\"", &format!("{{{more},\"version\""));
-        let why = if more.contains("gone") { "describes `gone`, which is not in it" } else { "the snapshot has" };
+        let why = if more.contains("gone") {
+            "describes `gone`, which is not in it"
+        } else {
+            "the snapshot has"
+        };
         refused(&entries, why);
     }
     // Content that no snapshot may have.
-    let kind = |kind, name: &str, link: &str| Raw { kind, link: link.into(), ..file(name, b"") };
+    let kind = |kind, name: &str, link: &str| Raw {
+        kind,
+        link: link.into(),
+        ..file(name, b"")
+    };
     refused(&and(file("../out", b"")), "leads out");
     refused(&and(file("/etc/out", b"")), "absolute");
     refused(&and(file(".git/config", b"")), "git's own");
     refused(&and(file("link/below", b"")), "below a file or a link");
-    refused(&and(kind(EntryType::Symlink, "out", "../../etc")), "leads out");
+    refused(
+        &and(kind(EntryType::Symlink, "out", "../../etc")),
+        "leads out",
+    );
     refused(&and(kind(EntryType::Symlink, "out", "/etc")), "absolute");
-    refused(&and(kind(EntryType::Link, "hard", "main.tf")), "a hard link");
+    refused(
+        &and(kind(EntryType::Link, "hard", "main.tf")),
+        "a hard link",
+    );
     refused(&and(kind(EntryType::Char, "null", "")), "a device");
     refused(&and(kind(EntryType::Fifo, "pipe", "")), "a named pipe");
-    refused(&and(Raw { mode: 0o4755, ..file("su", b"") }), "set-user-id");
+    refused(
+        &and(Raw {
+            mode: 0o4755,
+            ..file("su", b"")
+        }),
+        "set-user-id",
+    );
     // In the compressed bytes.
-    for bytes in [&snapshot[..snapshot.len() / 2], &[snapshot.as_slice(), b"x"].concat()] {
+    for bytes in [
+        &snapshot[..snapshot.len() / 2],
+        &[snapshot.as_slice(), b"x"].concat(),
+    ] {
         let error = unpacked(bytes, &revision).unwrap_err();
         assert!(matches!(error, UnpackError::Integrity(_)), "{error}");
     }
@@ -316,17 +449,33 @@ fn tampered_snapshot_is_refused() {
 fn foreign_submodules_and_large_files_are_refused() {
     let (repo, revision) = with_submodules();
     let entries = opened(&repo.pack(&revision).unwrap().1);
-    let foreign = changed(&entries, "modules/net/mod.tf", |entry| entry.content = b"inneR".into());
-    refused(&foreign, &revision, "the submodule `modules/net` has other files");
-    refused(&[entries.as_slice(), &[file("modules/app/x", b"")]].concat(), &revision, "no commit that they are of");
+    let foreign = changed(&entries, "modules/net/mod.tf", |entry| {
+        entry.content = b"inneR".into()
+    });
+    refused(
+        &foreign,
+        &revision,
+        "the submodule `modules/net` has other files",
+    );
+    refused(
+        &[entries.as_slice(), &[file("modules/app/x", b"")]].concat(),
+        &revision,
+        "no commit that they are of",
+    );
     let foreign = described(&entries, &"c".repeat(40), &"d".repeat(40));
     refused(&foreign, &revision, "the snapshot has other files");
     let (repo, revision) = with_large_files();
     let entries = opened(&repo.pack(&revision).unwrap().1);
     let foreign = changed(&entries, "net/code.zip", |entry| entry.content[0] ^= 1);
     refused(&foreign, &revision, "differs from its Git LFS pointer");
-    let foreign = described(&described(&entries, &oid(&b"large".repeat(1000)), &oid(b"evil")), "5000", "4");
-    let foreign = changed(&foreign, "net/code.zip", |entry| entry.content = b"evil".into());
+    let foreign = described(
+        &described(&entries, &oid(&b"large".repeat(1000)), &oid(b"evil")),
+        "5000",
+        "4",
+    );
+    let foreign = changed(&foreign, "net/code.zip", |entry| {
+        entry.content = b"evil".into()
+    });
     refused(&foreign, &revision, "the snapshot has other files");
 }
 
@@ -339,13 +488,42 @@ fn bomb_is_refused() {
     let snapshot = repo.pack(&revision).unwrap().1;
     let within = |limits: Limits, until: Instant| {
         let dir = tempfile::tempdir().unwrap();
-        unpack::unpack_within(Cursor::new(&snapshot), dir.path(), &revision, until, &limits).map_err(|error| error.to_string())
+        unpack::unpack_within(
+            Cursor::new(&snapshot),
+            dir.path(),
+            &revision,
+            until,
+            &limits,
+        )
+        .map_err(|error| error.to_string())
     };
     let later = Instant::now() + Duration::from_secs(600);
     assert!(within(LIMITS, later).is_ok());
-    assert!(within(Limits { size: 1 << 20, ..LIMITS }, later).unwrap_err().contains("more than 1048576 bytes"));
-    assert!(within(Limits { entries: 3, ..LIMITS }, later).unwrap_err().contains("more than 3 files and directories"));
-    let late = Instant::now().checked_sub(Duration::from_millis(1)).unwrap();
+    assert!(
+        within(
+            Limits {
+                size: 1 << 20,
+                ..LIMITS
+            },
+            later
+        )
+        .unwrap_err()
+        .contains("more than 1048576 bytes")
+    );
+    assert!(
+        within(
+            Limits {
+                entries: 3,
+                ..LIMITS
+            },
+            later
+        )
+        .unwrap_err()
+        .contains("more than 3 files and directories")
+    );
+    let late = Instant::now()
+        .checked_sub(Duration::from_millis(1))
+        .unwrap();
     assert!(within(LIMITS, late).unwrap_err().contains("takes too long"));
 }
 
@@ -360,19 +538,36 @@ fn forbidden_content_is_refused_at_packing() {
             other => panic!("{why}: {other:?}"),
         }
     };
-    let link = |target: &'static str| move |repo: &Repo| symlink(target, repo.0.path().join("link")).unwrap();
+    let link = |target: &'static str| {
+        move |repo: &Repo| symlink(target, repo.0.path().join("link")).unwrap()
+    };
     refused(&link("../etc"), "a link that leads out");
     refused(&link("/etc"), "a link to an absolute path");
     refused(&|repo| drop(repo.write("a\\b", "")), "a path elsewhere");
     refused(&|repo| drop(repo.write("a\nb", "")), "invisible characters");
-    refused(&|repo| drop(repo.write(HEADER, "")), "a snapshot uses itself");
+    refused(
+        &|repo| drop(repo.write(HEADER, "")),
+        "a snapshot uses itself",
+    );
     let repo = Repo::new();
     repo.commit();
-    assert!(matches!(repo.pack(&"a".repeat(64)).unwrap_err(), PackError::Refused(text) if text.contains("no commit of SHA-1")));
-    assert!(matches!(repo.pack(&"a".repeat(40)).unwrap_err(), PackError::Mirror(text) if text.contains("has no aaaa")));
+    assert!(
+        matches!(repo.pack(&"a".repeat(64)).unwrap_err(), PackError::Refused(text) if text.contains("no commit of SHA-1"))
+    );
+    assert!(
+        matches!(repo.pack(&"a".repeat(40)).unwrap_err(), PackError::Mirror(text) if text.contains("has no aaaa"))
+    );
     let tree = repo.git(&["rev-parse", "HEAD^{tree}"]);
-    assert!(matches!(repo.pack(&tree).unwrap_err(), PackError::Mirror(text) if text.contains("is a tree")));
-    let none = pack(Command::new("/nowhere/git"), &repo.dir(), &"a".repeat(40), Vec::new()).unwrap_err();
+    assert!(
+        matches!(repo.pack(&tree).unwrap_err(), PackError::Mirror(text) if text.contains("is a tree"))
+    );
+    let none = pack(
+        Command::new("/nowhere/git"),
+        &repo.dir(),
+        &"a".repeat(40),
+        Vec::new(),
+    )
+    .unwrap_err();
     assert!(matches!(none, PackError::NotRun(_)));
 }
 
@@ -387,7 +582,12 @@ fn corrupt_mirror_makes_no_snapshot() {
     repo.git(&["replace", &blob, &other]);
     let (_, snapshot) = repo.pack(&revision).unwrap();
     let (_, dir) = unpacked(&snapshot, &revision).unwrap();
-    assert_eq!(fs::read_to_string(dir.path().join("main.tf")).unwrap(), "right");
+    assert_eq!(
+        fs::read_to_string(dir.path().join("main.tf")).unwrap(),
+        "right"
+    );
     fs::remove_file(repo.dir().join("objects").join(&blob[..2]).join(&blob[2..])).unwrap();
-    assert!(matches!(repo.pack(&revision).unwrap_err(), PackError::Mirror(text) if text.contains(&blob)));
+    assert!(
+        matches!(repo.pack(&revision).unwrap_err(), PackError::Mirror(text) if text.contains(&blob))
+    );
 }

@@ -2,7 +2,9 @@
 
 use std::{ffi::OsString, fs, io, net::SocketAddr, path::Path};
 
-use source::{Credentials, FetchError, Login, Refusal, Repository, lfs::ContentsError, lfs::pointers};
+use source::{
+    Credentials, FetchError, Login, Refusal, Repository, lfs::ContentsError, lfs::pointers,
+};
 use xtask::{cache::Cache, packages};
 
 use super::{Real, redirecting, refusal};
@@ -22,7 +24,8 @@ fn env() -> Option<Vec<(OsString, OsString)>> {
     let path = if Path::new("/usr/bin/git-lfs").exists() {
         "/usr/bin:/bin".to_owned()
     } else {
-        let unpacked = Cache::open().and_then(|cache| packages::unpacked(&cache, "git-lfs", &["git-lfs"]));
+        let unpacked =
+            Cache::open().and_then(|cache| packages::unpacked(&cache, "git-lfs", &["git-lfs"]));
         match unpacked {
             Ok(dir) => format!("{}/usr/bin:/usr/bin:/bin", dir.display()),
             Err(error) if std::env::var_os("CI").is_none() => {
@@ -32,12 +35,24 @@ fn env() -> Option<Vec<(OsString, OsString)>> {
             Err(error) => panic!("{error:#}"),
         }
     };
-    Some([("PATH", path.as_str()), ("no_proxy", "*"), ("HOME", "/nowhere")].map(|(k, v)| (k.into(), v.into())).into())
+    Some(
+        [
+            ("PATH", path.as_str()),
+            ("no_proxy", "*"),
+            ("HOME", "/nowhere"),
+        ]
+        .map(|(k, v)| (k.into(), v.into()))
+        .into(),
+    )
 }
 
 /// A login for requests to the server.
 fn login(addr: SocketAddr) -> Login {
-    Login { origin: format!("http://{addr}/"), http: Some(Credentials::Bearer("t0ken".into())), ..Login::default() }
+    Login {
+        origin: format!("http://{addr}/"),
+        http: Some(Credentials::Bearer("t0ken".into())),
+        ..Login::default()
+    }
 }
 
 /// Fetches as the agent does, with the authorities of some origins.
@@ -47,31 +62,49 @@ async fn fetch(
     authorities: &[(String, &Path)],
     env: &[(OsString, OsString)],
     root: &Path,
-) -> (Result<String, FetchError<io::Error>>, Result<(), ContentsError<io::Error>>) {
-    let mut repository = Repository::new::<io::Error>(url, "main").unwrap().with_logins::<io::Error>(logins).unwrap();
+) -> (
+    Result<String, FetchError<io::Error>>,
+    Result<(), ContentsError<io::Error>>,
+) {
+    let mut repository = Repository::new::<io::Error>(url, "main")
+        .unwrap()
+        .with_logins::<io::Error>(logins)
+        .unwrap();
     for (origin, file) in authorities {
         repository = repository.with_authority(origin, file.to_path_buf());
     }
     let fetched = repository.fetch(&Real, env.to_vec(), root).await;
-    let contents = if fetched.is_ok() { repository.fetch_contents(&Real, env.to_vec(), root).await } else { Ok(()) };
+    let contents = if fetched.is_ok() {
+        repository.fetch_contents(&Real, env.to_vec(), root).await
+    } else {
+        Ok(())
+    };
     (fetched, contents)
 }
 
 fn left(root: &Path) -> Vec<String> {
-    pointers(root).into_iter().map(|pointer| pointer.name).collect()
+    pointers(root)
+        .into_iter()
+        .map(|pointer| pointer.name)
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_files_are_fetched() {
     let Some(env) = env() else { return };
     let (repos, into) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let server = GitServer::start(LOOPBACK.parse().unwrap(), repos.path()).await.unwrap();
+    let server = GitServer::start(LOOPBACK.parse().unwrap(), repos.path())
+        .await
+        .unwrap();
     let (code, part) = (b"large \0 code".as_slice(), b"of a submodule".as_slice());
     server.add_large(code);
     server.add_large(part);
     let module = server.create("module").unwrap();
     let text = pointer(part);
-    let files = [Change::File(".gitattributes", ASKED), Change::File("part.zip", text.as_bytes())];
+    let files = [
+        Change::File(".gitattributes", ASKED),
+        Change::File("part.zip", text.as_bytes()),
+    ];
     let commit = module.commit_changes("main", &files).unwrap();
     let (text, gone) = (pointer(code), pointer(b"missing"));
     let stack = server.create("stack").unwrap();
@@ -80,7 +113,10 @@ async fn large_files_are_fetched() {
         Change::Executable("net/code.zip", text.as_bytes()),
         Change::File("again.zip", text.as_bytes()),
         Change::File("other/gone.zip", gone.as_bytes()),
-        Change::File(".gitmodules", b"[submodule \"m\"]\n\tpath = m\n\turl = ../module.git\n"),
+        Change::File(
+            ".gitmodules",
+            b"[submodule \"m\"]\n\tpath = m\n\turl = ../module.git\n",
+        ),
         Change::Submodule("m", &commit),
     ];
     stack.commit_changes("main", &files).unwrap();
@@ -88,13 +124,27 @@ async fn large_files_are_fetched() {
         server.set_access(repo, Access::Bearer("t0ken".into()));
     }
     let root = into.path();
-    let (fetched, contents) = fetch(&server.url("stack"), &[login(server.addr())], &[], &env, root).await;
+    let (fetched, contents) = fetch(
+        &server.url("stack"),
+        &[login(server.addr())],
+        &[],
+        &env,
+        root,
+    )
+    .await;
     fetched.unwrap();
     let error = contents.unwrap_err().to_string();
     assert!(error.contains("does not exist"), "{error}");
-    assert_eq!(left(root), ["other/gone.zip"], "what the server has is there");
+    assert_eq!(
+        left(root),
+        ["other/gone.zip"],
+        "what the server has is there"
+    );
     let read = |name: &str| fs::read(root.join(name)).unwrap();
-    assert_eq!((read("net/code.zip"), read("again.zip"), read("m/part.zip")), (code.to_vec(), code.to_vec(), part.to_vec()));
+    assert_eq!(
+        (read("net/code.zip"), read("again.zip"), read("m/part.zip")),
+        (code.to_vec(), code.to_vec(), part.to_vec())
+    );
     assert!(!root.join(".git/lfs").exists());
 }
 
@@ -102,14 +152,21 @@ async fn large_files_are_fetched() {
 async fn hostile_lfs_settings_are_ignored() {
     let Some(env) = env() else { return };
     let (repos, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let server = GitServer::start(LOOPBACK.parse().unwrap(), repos.path()).await.unwrap();
+    let server = GitServer::start(LOOPBACK.parse().unwrap(), repos.path())
+        .await
+        .unwrap();
     let code = b"worth stealing".as_slice();
     server.add_large(code);
     server.set_access("stack", Access::Bearer("t0ken".into()));
     let stack = server.create("stack").unwrap();
     // A local repository with the contents: for a `file:` URL, git-lfs would copy them.
     let victim = Repo::create(&dir.path().join("victim.git")).unwrap();
-    let object = victim.dir().join(format!("lfs/objects/{}/{}/{}", &oid(code)[..2], &oid(code)[2..4], oid(code)));
+    let object = victim.dir().join(format!(
+        "lfs/objects/{}/{}/{}",
+        &oid(code)[..2],
+        &oid(code)[2..4],
+        oid(code)
+    ));
     fs::create_dir_all(object.parent().unwrap()).unwrap();
     fs::write(&object, code).unwrap();
     // A host with credentials redirects to one without.
@@ -118,15 +175,26 @@ async fn hostile_lfs_settings_are_ignored() {
     let logins = [login(server.addr()), login(listener.addr())];
     let pawned = dir.path().join("pawned");
     let touch = format!("touch {}", pawned.display());
-    let agent = format!("[lfs \"customtransfer.x\"]\n path = sh\n args = -c '{touch}'\n concurrent = false\n");
+    let agent = format!(
+        "[lfs \"customtransfer.x\"]\n path = sh\n args = -c '{touch}'\n concurrent = false\n"
+    );
     let rows = [
         format!("[lfs]\n url = file://{}\n", victim.dir().display()),
         format!("[lfs]\n url = {}\n", victim.dir().display()),
-        format!("[remote \"origin\"]\n lfsurl = file://{}\n", victim.dir().display()),
-        format!("[lfs]\n url = file://{}\n standaloneTransferAgent = x\n{agent}", victim.dir().display()),
+        format!(
+            "[remote \"origin\"]\n lfsurl = file://{}\n",
+            victim.dir().display()
+        ),
+        format!(
+            "[lfs]\n url = file://{}\n standaloneTransferAgent = x\n{agent}",
+            victim.dir().display()
+        ),
         "[lfs]\n url = ssh://git@127.0.0.1/stack\n".to_owned(),
         format!("[lfs]\n url = \"ssh://-oProxyCommand={touch}/stack\"\n"),
-        format!("[lfs]\n url = http://{}/stack.git/info/lfs\n skipDownloadErrors = true\n", listener.addr()),
+        format!(
+            "[lfs]\n url = http://{}/stack.git/info/lfs\n skipDownloadErrors = true\n",
+            listener.addr()
+        ),
     ];
     let large = pointer(code);
     for text in &rows {
@@ -137,23 +205,50 @@ async fn hostile_lfs_settings_are_ignored() {
         ];
         stack.commit_changes("main", &files).unwrap();
         let into = tempfile::tempdir().unwrap();
-        let (fetched, contents) = fetch(&server.url("stack"), &logins, &[], &env, into.path()).await;
+        let (fetched, contents) =
+            fetch(&server.url("stack"), &logins, &[], &env, into.path()).await;
         fetched.unwrap();
-        let Err(ContentsError::Fetch(error)) = contents else { panic!("{text}: {contents:?}") };
+        let Err(ContentsError::Fetch(error)) = contents else {
+            panic!("{text}: {contents:?}")
+        };
         let (refused, message) = refusal(Err(error));
         // It was rejected before any access.
-        assert!(!text.contains("file:") || refused == Refusal::Invalid, "{text}: {message}");
+        assert!(
+            !text.contains("file:") || refused == Refusal::Invalid,
+            "{text}: {message}"
+        );
         assert_eq!(left(into.path()), ["code.zip"], "{text}");
     }
-    assert!(!pawned.exists(), "a program from the repository was started");
-    assert!(asked.lock().unwrap().iter().any(|sent| sent == "Bearer t0ken"));
+    assert!(
+        !pawned.exists(),
+        "a program from the repository was started"
+    );
+    assert!(
+        asked
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|sent| sent == "Bearer t0ken")
+    );
     let told = told.lock().unwrap().clone();
-    assert!(!told.is_empty() && told.iter().all(String::is_empty), "{told:?}");
+    assert!(
+        !told.is_empty() && told.iter().all(String::is_empty),
+        "{told:?}"
+    );
     // Programs and their settings are ignored, and the rest is fetched.
     let text = format!("[lfs]\n standaloneTransferAgent = x\n{agent}");
-    stack.commit_changes("main", &[Change::File(".lfsconfig", text.as_bytes())]).unwrap();
+    stack
+        .commit_changes("main", &[Change::File(".lfsconfig", text.as_bytes())])
+        .unwrap();
     let into = tempfile::tempdir().unwrap();
-    let (_, contents) = fetch(&server.url("stack"), &[login(server.addr())], &[], &env, into.path()).await;
+    let (_, contents) = fetch(
+        &server.url("stack"),
+        &[login(server.addr())],
+        &[],
+        &env,
+        into.path(),
+    )
+    .await;
     contents.unwrap();
     assert!(left(into.path()).is_empty() && !pawned.exists());
 }
@@ -163,7 +258,9 @@ async fn authority_applies_to_its_host() {
     let Some(env) = env() else { return };
     let (repos, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let start = async |name: &str| {
-        let server = GitServer::start_tls(LOOPBACK.parse().unwrap(), &repos.path().join(name)).await.unwrap();
+        let server = GitServer::start_tls(LOOPBACK.parse().unwrap(), &repos.path().join(name))
+            .await
+            .unwrap();
         let file = files.path().join(name);
         fs::write(&file, server.authority().unwrap()).unwrap();
         (server, file)
@@ -171,11 +268,21 @@ async fn authority_applies_to_its_host() {
     let ((a, of_a), (b, of_b)) = (start("a").await, start("b").await);
     let code = b"large".as_slice();
     a.add_large(code);
-    let commit = b.create("module").unwrap().commit("main", &[("module.tf", "")]).unwrap();
-    let modules = format!("[submodule \"m\"]\n\tpath = m\n\turl = {}\n", b.url("module"));
+    let commit = b
+        .create("module")
+        .unwrap()
+        .commit("main", &[("module.tf", "")])
+        .unwrap();
+    let modules = format!(
+        "[submodule \"m\"]\n\tpath = m\n\turl = {}\n",
+        b.url("module")
+    );
     let stack = a.create("stack").unwrap();
     let text = pointer(code);
-    let large = [Change::File(".gitattributes", ASKED), Change::File("code.zip", text.as_bytes())];
+    let large = [
+        Change::File(".gitattributes", ASKED),
+        Change::File("code.zip", text.as_bytes()),
+    ];
     stack.commit_changes("main", &large).unwrap();
     let origin = |server: &GitServer| format!("https://{}/", server.addr());
     let fetch = async |authorities: &[(String, &Path)], of_all: Option<&Path>| {
@@ -190,15 +297,34 @@ async fn authority_applies_to_its_host() {
         fetched
     };
     let (refused, message) = refusal(fetch(&[(origin(&b), &of_a)], None).await);
-    assert!(refused == Refusal::Invalid && message.contains("certificate that is not trusted"), "{message}");
+    assert!(
+        refused == Refusal::Invalid && message.contains("certificate that is not trusted"),
+        "{message}"
+    );
     fetch(&[(origin(&a), &of_a)], None).await.unwrap();
     // The common authorities apply only to hosts without their own.
     fetch(&[(origin(&b), &of_b)], Some(&of_a)).await.unwrap();
-    assert_eq!(refusal(fetch(&[(origin(&a), &of_b)], Some(&of_a)).await).0, Refusal::Invalid);
+    assert_eq!(
+        refusal(fetch(&[(origin(&a), &of_b)], Some(&of_a)).await).0,
+        Refusal::Invalid
+    );
 
-    stack.commit_changes("main", &[Change::File(".gitmodules", modules.as_bytes()), Change::Submodule("m", &commit)]).unwrap();
+    stack
+        .commit_changes(
+            "main",
+            &[
+                Change::File(".gitmodules", modules.as_bytes()),
+                Change::Submodule("m", &commit),
+            ],
+        )
+        .unwrap();
     let (refused, message) = refusal(fetch(&[(origin(&a), &of_a)], None).await);
-    assert!(refused == Refusal::Invalid && message.starts_with("a submodule of"), "{message}");
-    fetch(&[(origin(&a), &of_a), (origin(&b), &of_b)], None).await.unwrap();
+    assert!(
+        refused == Refusal::Invalid && message.starts_with("a submodule of"),
+        "{message}"
+    );
+    fetch(&[(origin(&a), &of_a), (origin(&b), &of_b)], None)
+        .await
+        .unwrap();
     fetch(&[(origin(&a), &of_a)], Some(&of_b)).await.unwrap();
 }

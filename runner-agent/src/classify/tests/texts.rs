@@ -15,8 +15,12 @@ fn last_words_begin_at_the_first_error_line() {
         ]),
         "init failed: fatal: repository 'x' not found Please make sure you have the correct access rights and the repository exists."
     );
-    let terragrunt =
-        ["10:00:00.000 INFO   reading", "10:00:00.100 ERROR  Unable to read the unit", "", "https://docs.example.com"];
+    let terragrunt = [
+        "10:00:00.000 INFO   reading",
+        "10:00:00.100 ERROR  Unable to read the unit",
+        "",
+        "https://docs.example.com",
+    ];
     assert_eq!(of(&terragrunt), "init failed: Unable to read the unit");
     assert_eq!(of(&["one", "two"]), "init failed: two");
 }
@@ -24,8 +28,19 @@ fn last_words_begin_at_the_first_error_line() {
 #[test]
 fn invalid_module_argument_is_a_code_error() {
     let at = |address: Option<&str>| {
-        let told = diagnostic("Invalid value for variable", "var.size is -1.\nIt must be positive.", Some(("main.tf", 1)));
-        of("plan", vec![Diagnostic { address: address.map(Into::into), ..told }]).reason
+        let told = diagnostic(
+            "Invalid value for variable",
+            "var.size is -1.\nIt must be positive.",
+            Some(("main.tf", 1)),
+        );
+        of(
+            "plan",
+            vec![Diagnostic {
+                address: address.map(Into::into),
+                ..told
+            }],
+        )
+        .reason
     };
     assert_eq!(at(Some("var.size")), reason::VARIABLE_INVALID);
     assert_eq!(at(None), reason::INVALID_CONFIGURATION);
@@ -35,12 +50,22 @@ fn invalid_module_argument_is_a_code_error() {
 fn object_that_fails_in_apply_is_no_code_error() {
     let told = || Diagnostic {
         address: Some("t.a".into()),
-        ..diagnostic("local-exec provisioner error", "exit status 3", Some(("main.tf", 2)))
+        ..diagnostic(
+            "local-exec provisioner error",
+            "exit status 3",
+            Some(("main.tf", 2)),
+        )
     };
     let f = of("apply", vec![told()]);
     assert_is(&f, Configuration, reason::APPLY_FAILED, "");
-    assert_eq!(f.message, "apply failed: local-exec provisioner error (t.a, main.tf line 2): exit status 3");
-    assert_eq!(of("plan", vec![told()]).reason, reason::INVALID_CONFIGURATION);
+    assert_eq!(
+        f.message,
+        "apply failed: local-exec provisioner error (t.a, main.tf line 2): exit status 3"
+    );
+    assert_eq!(
+        of("plan", vec![told()]).reason,
+        reason::INVALID_CONFIGURATION
+    );
 }
 
 #[test]
@@ -66,10 +91,16 @@ fn several_errors_are_counted_and_named() {
 #[test]
 fn text_is_shortened_between_words_and_retains_the_cause() {
     assert_eq!(shorten("as it\n is", 20), "as it is");
-    let text = format!("creating thing: {}: the quota is exceeded", "and so on ".repeat(60));
+    let text = format!(
+        "creating thing: {}: the quota is exceeded",
+        "and so on ".repeat(60)
+    );
     let short = shorten(&text, 100);
     assert!(short.chars().count() <= 100, "{short}");
-    assert!(short.starts_with("creating thing: and so") && short.ends_with(": the quota is exceeded"), "{short}");
+    assert!(
+        short.starts_with("creating thing: and so") && short.ends_with(": the quota is exceeded"),
+        "{short}"
+    );
     assert!(short.contains(" … "), "{short}");
     assert!(shorten(&"x".repeat(500), 50).chars().count() <= 50);
 }
@@ -78,6 +109,12 @@ fn text_is_shortened_between_words_and_retains_the_cause() {
 fn general_text_on_locks_does_not_hide_the_cause() {
     let detail = "Error message: dial tcp: connection refused\n\nOpenTofu acquires a state lock to protect the state from being written\nby \
                   multiple users at the same time.";
-    let f = of("plan", vec![diagnostic("Error acquiring the state lock", detail, None)]);
-    assert_eq!(f.message, "plan failed: Error acquiring the state lock: Error message: dial tcp: connection refused");
+    let f = of(
+        "plan",
+        vec![diagnostic("Error acquiring the state lock", detail, None)],
+    );
+    assert_eq!(
+        f.message,
+        "plan failed: Error acquiring the state lock: Error message: dial tcp: connection refused"
+    );
 }

@@ -24,9 +24,15 @@ impl StatusView {
     /// The files on disk differ from the plan. `parts` names the changed parts, as far as known.
     pub(in crate::driver) fn mismatch(&mut self, found: &str, parts: &[&str]) {
         let message = if parts.is_empty() {
-            format!("the plan on disk is {found}, not {}; it was not applied", self.checksum)
+            format!(
+                "the plan on disk is {found}, not {}; it was not applied",
+                self.checksum
+            )
         } else {
-            format!("changed since the plan was made: {}; the plan was not applied", parts.join("; "))
+            format!(
+                "changed since the plan was made: {}; the plan was not applied",
+                parts.join("; ")
+            )
         };
         self.failure = Some(Reason::ChecksumMismatch.failure(message));
     }
@@ -35,7 +41,10 @@ impl StatusView {
     pub(in crate::driver) fn outputs(&mut self, outputs: OutputsStatus) {
         if outputs.reason != reason::PUBLISHED {
             let message = self.status.message.take().unwrap_or_default();
-            self.status.message = Some(format!("{message}; its outputs are not published: {}", outputs.message));
+            self.status.message = Some(format!(
+                "{message}; its outputs are not published: {}",
+                outputs.message
+            ));
         }
         self.status.outputs = Some(outputs);
     }
@@ -63,19 +72,40 @@ impl StatusView {
         let claimed = phase == Phase::Apply;
         let word = phase.as_str();
         if ending == Ending::Queued {
-            self.history("Queue", &format!("{why}; the pod ends, a further one plans anew when it is this run's turn"), now);
+            self.history(
+                "Queue",
+                &format!(
+                    "{why}; the pod ends, a further one plans anew when it is this run's turn"
+                ),
+                now,
+            );
             self.status.message = Some(format!("{why}; it plans anew when it is its turn"));
             return;
         }
         if self.is_released(ending) {
             if !why.is_empty() {
-                self.history("Hold", &format!("{why}; the pod ends, the approved plan is kept"), now);
-                self.status.message = Some(format!("plan {} is approved; {why}; no pod is held", self.summary()));
+                self.history(
+                    "Hold",
+                    &format!("{why}; the pod ends, the approved plan is kept"),
+                    now,
+                );
+                self.status.message = Some(format!(
+                    "plan {} is approved; {why}; no pod is held",
+                    self.summary()
+                ));
                 self.status.next_step = None;
                 return;
             }
-            let hold = if ending == Ending::Released { "no approval yet" } else { "the pod was asked to stop" };
-            self.history("Hold", &format!("{hold}; the pod ends, the plan is kept"), now);
+            let hold = if ending == Ending::Released {
+                "no approval yet"
+            } else {
+                "the pod was asked to stop"
+            };
+            self.history(
+                "Hold",
+                &format!("{hold}; the pod ends, the plan is kept"),
+                now,
+            );
             let until = self.expires(now);
             self.status.message = Some(self.waits(until, Held::No));
             return;
@@ -86,14 +116,26 @@ impl StatusView {
             Ending::Released | Ending::Queued => {}
             Ending::NoChanges => self.status.message = Some("no changes".to_owned()),
             Ending::Planned if result == Some(RunResult::Drifted) => {
-                let text = format!("objects differ from the state: {}; neither they nor the state were changed", self.summary());
+                let text = format!(
+                    "objects differ from the state: {}; neither they nor the state were changed",
+                    self.summary()
+                );
                 self.status.message = Some(text);
             }
-            Ending::Planned => self.status.message = Some(format!("planned {}; nothing was applied, as asked", self.summary())),
+            Ending::Planned => {
+                self.status.message = Some(format!(
+                    "planned {}; nothing was applied, as asked",
+                    self.summary()
+                ))
+            }
             Ending::Applied => {
                 let done = self.status.progress.as_ref().map_or(0, |p| p.done);
                 self.history(word, &format!("{done} done"), now);
-                let what = if result == Some(RunResult::Destroyed) { "destroyed" } else { "applied" };
+                let what = if result == Some(RunResult::Destroyed) {
+                    "destroyed"
+                } else {
+                    "applied"
+                };
                 self.status.message = Some(format!("{what} {}", self.summary()));
             }
             Ending::Rejected | Ending::Canceled | Ending::Deleted | Ending::Expired => {
@@ -104,11 +146,20 @@ impl StatusView {
             }
             Ending::Failed(cause) | Ending::Attempt(cause) => {
                 let failure = self.caused(cause, why, claimed, changed, now);
-                self.history(word, &format!("{}: {}", failure.reason, failure.message), now);
+                self.history(
+                    word,
+                    &format!("{}: {}", failure.reason, failure.message),
+                    now,
+                );
                 if result.is_some() {
                     let mut text = report::failed(&commands, &failure, self.fixed);
                     if claimed {
-                        report::accounted(&mut text, &commands, self.status.progress.as_ref(), self.status.journal.as_ref());
+                        report::accounted(
+                            &mut text,
+                            &commands,
+                            self.status.progress.as_ref(),
+                            self.status.journal.as_ref(),
+                        );
                     }
                     self.status.message = Some(text.message);
                     self.status.next_step = text.next_step;
@@ -129,37 +180,67 @@ impl StatusView {
     }
 
     /// Builds the failure of a cause: the step's message with the class of the cause.
-    fn caused(&mut self, cause: Cause, why: &str, claimed: bool, changed: Changed, now: Timestamp) -> Failure {
+    fn caused(
+        &mut self,
+        cause: Cause,
+        why: &str,
+        claimed: bool,
+        changed: Changed,
+        now: Timestamp,
+    ) -> Failure {
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let said = self.failure.take();
         let commands = self.settings.commands();
         let (reason, text) = match cause {
             Cause::Step | Cause::Mismatch => {
-                return said.unwrap_or_else(|| crate::termination::fault("a step failed without a reason"));
+                return said.unwrap_or_else(|| {
+                    crate::termination::fault("a step failed without a reason")
+                });
             }
             // A step that was waiting for a lock failed because of the lock.
-            Cause::Deadline if said.as_ref().is_some_and(|said| said.reason == reason::STATE_LOCKED) => {
-                return said.unwrap_or_else(|| crate::termination::fault("a step failed without a reason"));
+            Cause::Deadline
+                if said
+                    .as_ref()
+                    .is_some_and(|said| said.reason == reason::STATE_LOCKED) =>
+            {
+                return said.unwrap_or_else(|| {
+                    crate::termination::fault("a step failed without a reason")
+                });
             }
             Cause::Deadline => {
                 let locked = self.status.state_lock.as_ref().map(|lock| {
                     // The holder was reported, and nothing has shown since that the tool got the lock.
-                    let text = format!("{} failed: {}", self.locking(), crate::classify::held_by(lock));
+                    let text = format!(
+                        "{} failed: {}",
+                        self.locking(),
+                        crate::classify::held_by(lock)
+                    );
                     (Reason::StateLocked, text)
                 });
                 let took = report::span(self.clocked(now).took);
-                let stalled = Some(self.stalled_for).filter(|lasted| lasted.as_secs() > 0).map(report::span);
-                let stalled = stalled.map(|span| format!("; nothing had happened for {span}")).unwrap_or_default();
+                let stalled = Some(self.stalled_for)
+                    .filter(|lasted| lasted.as_secs() > 0)
+                    .map(report::span);
+                let stalled = stalled
+                    .map(|span| format!("; nothing had happened for {span}"))
+                    .unwrap_or_default();
                 let text = format!("phase {phase} passed its deadline after {took}{stalled}");
                 locked.unwrap_or((Reason::DeadlineExceeded, text))
             }
-            Cause::Terminated if claimed => {
-                (Reason::ApplyInterrupted, format!("{} was asked to stop during apply", commands.process()))
-            }
-            Cause::Terminated => (Reason::Terminated, format!("{} was asked to stop in phase {phase}", commands.process())),
+            Cause::Terminated if claimed => (
+                Reason::ApplyInterrupted,
+                format!("{} was asked to stop during apply", commands.process()),
+            ),
+            Cause::Terminated => (
+                Reason::Terminated,
+                format!("{} was asked to stop in phase {phase}", commands.process()),
+            ),
             Cause::Cancelled => {
                 let why = why.strip_prefix("cancelled").unwrap_or_default();
-                (Reason::ApplyInterrupted, format!("the run was cancelled during apply{why}"))
+                (
+                    Reason::ApplyInterrupted,
+                    format!("the run was cancelled during apply{why}"),
+                )
             }
         };
         let message = match said.as_ref().map(|f| f.message.as_str()) {
@@ -172,6 +253,11 @@ impl StatusView {
             (true, None) => changed,
         };
         let diagnostics = said.map(|f| f.diagnostics).unwrap_or_default();
-        Failure { message, changes, diagnostics, ..reason.failure("") }
+        Failure {
+            message,
+            changes,
+            diagnostics,
+            ..reason.failure("")
+        }
     }
 }

@@ -31,25 +31,52 @@ impl StatusView {
         self.history("Hook", &failed.message, now);
         if self.ended {
             let message = self.status.message.take().unwrap_or_default();
-            self.status.message = Some(format!("{}; {}", clip(&message, 700), clip(&failed.message, 300)));
-            self.status.next_step.get_or_insert_with(|| self.settings.commands().logs());
+            self.status.message = Some(format!(
+                "{}; {}",
+                clip(&message, 700),
+                clip(&failed.message, 300)
+            ));
+            self.status
+                .next_step
+                .get_or_insert_with(|| self.settings.commands().logs());
         }
         self.status.failed_hook = Some(failed);
     }
 
     /// Skips the hooks at the end, because the result could not be stored where it outlives the pod.
     pub(in crate::driver) fn hooks_left_out(&mut self, now: Timestamp) {
-        let when = if self.status.result == Some(RunResult::Destroyed) { HookWhen::AfterDestroy } else { HookWhen::AfterApply };
+        let when = if self.status.result == Some(RunResult::Destroyed) {
+            HookWhen::AfterDestroy
+        } else {
+            HookWhen::AfterApply
+        };
         let message = "the hooks at the end were not run: the result could not be left with the datastore before".to_owned();
-        self.hook_failed(FailedHook { name: String::new(), when, message }, now);
+        self.hook_failed(
+            FailedHook {
+                name: String::new(),
+                when,
+                message,
+            },
+            now,
+        );
     }
 
     /// A running hook was stopped.
     pub(in crate::driver) fn hooks_over(&mut self, now: Timestamp) {
         if let Some((name, when)) = self.hook.take() {
             self.step_ended(&format!("hook {name}"), now, 137);
-            let message = format!("hook {name} ({}) did not end, and was stopped", when.as_str());
-            self.hook_failed(FailedHook { name, when, message }, now);
+            let message = format!(
+                "hook {name} ({}) did not end, and was stopped",
+                when.as_str()
+            );
+            self.hook_failed(
+                FailedHook {
+                    name,
+                    when,
+                    message,
+                },
+                now,
+            );
         }
     }
 }

@@ -6,11 +6,18 @@ type Answer = (State, Vec<Effect>);
 
 /// The machine as a table: one row per outcome, "nothing" last.
 fn table() -> String {
-    let manual = Terms { plan_only: false, mode: Mode::Manual };
+    let manual = Terms {
+        plan_only: false,
+        mode: Mode::Manual,
+    };
     let short = |text: String| {
         let text = ["Stop(", "Write(", "Task(", "Permission(", "Timer("]
             .into_iter()
-            .find_map(|kind| text.strip_prefix(kind)?.strip_suffix(')').map(str::to_owned))
+            .find_map(|kind| {
+                text.strip_prefix(kind)?
+                    .strip_suffix(')')
+                    .map(str::to_owned)
+            })
             .unwrap_or(text);
         text.replace("Terms { plan_only: false, mode: Manual }", "…")
             .replace("State::", "")
@@ -32,8 +39,14 @@ fn table() -> String {
         State::Init(manual),
         State::RecordingPlan(manual),
         State::Planning(manual),
-        State::Planning(Terms { mode: Mode::Automatic, ..manual }),
-        State::Planning(Terms { plan_only: true, ..manual }),
+        State::Planning(Terms {
+            mode: Mode::Automatic,
+            ..manual
+        }),
+        State::Planning(Terms {
+            plan_only: true,
+            ..manual
+        }),
         State::RecordingResult(Mode::Manual),
         State::RecordingResult(Mode::Automatic),
         State::Leasing,
@@ -43,15 +56,36 @@ fn table() -> String {
         State::Claiming(Mode::Manual, Some(Stop::Terminated)),
         State::Claiming(Mode::Manual, Some(Stop::Deleted)),
         State::Preparing,
-        State::HoldingBack { stop: Stop::Terminated, killed: false },
-        State::HoldingBack { stop: Stop::Terminated, killed: true },
+        State::HoldingBack {
+            stop: Stop::Terminated,
+            killed: false,
+        },
+        State::HoldingBack {
+            stop: Stop::Terminated,
+            killed: true,
+        },
         State::VerifyingAgain,
-        State::Stopping { stop: Stop::Terminated, killed: false },
-        State::Stopping { stop: Stop::Terminated, killed: true },
+        State::Stopping {
+            stop: Stop::Terminated,
+            killed: false,
+        },
+        State::Stopping {
+            stop: Stop::Terminated,
+            killed: true,
+        },
         State::Applying,
-        State::Interrupting { stop: Stop::Terminated, stage: Stage::Asked },
-        State::Interrupting { stop: Stop::Terminated, stage: Stage::ProvidersKilled },
-        State::Interrupting { stop: Stop::Terminated, stage: Stage::ToolKilled },
+        State::Interrupting {
+            stop: Stop::Terminated,
+            stage: Stage::Asked,
+        },
+        State::Interrupting {
+            stop: Stop::Terminated,
+            stage: Stage::ProvidersKilled,
+        },
+        State::Interrupting {
+            stop: Stop::Terminated,
+            stage: Stage::ToolKilled,
+        },
         State::Ending(Ending::Applied),
         State::Finishing(Ending::Applied),
         State::Reporting(Ending::Applied),
@@ -73,14 +107,22 @@ fn table() -> String {
         let all = answers.len() == 1;
         answers.sort_by_key(|(answer, _)| *answer == (state, vec![]));
         for ((after, effects), list) in answers {
-            let list: Vec<_> = if all { vec!["any".to_owned()] } else { list.iter().map(|e| short(format!("{e:?}"))).collect() };
+            let list: Vec<_> = if all {
+                vec!["any".to_owned()]
+            } else {
+                list.iter().map(|e| short(format!("{e:?}"))).collect()
+            };
             let effects: Vec<_> = effects.iter().map(|e| short(format!("{e:?}"))).collect();
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {} |",
                 short(format!("{state:?}")),
                 list.join(", "),
-                if after == state { "(same)".to_owned() } else { short(format!("{after:?}")) },
+                if after == state {
+                    "(same)".to_owned()
+                } else {
+                    short(format!("{after:?}"))
+                },
                 effects.join(", ")
             );
         }
@@ -92,10 +134,17 @@ fn table() -> String {
 fn table_in_the_design_equals_the_machine() {
     const BEGIN: &str = "<!-- table: generated, UPDATE=1 cargo test --release -p runner-agent --lib machine::tests::table -->\n";
     const END: &str = "<!-- /table -->";
-    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../design/0003-state-machine.md"));
+    let path = PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../design/0003-state-machine.md"
+    ));
     let page = std::fs::read_to_string(&path).unwrap();
-    let (head, rest) = page.split_once(BEGIN).expect("the page has the first marker");
-    let (committed, tail) = rest.split_once(END).expect("the page has the second marker");
+    let (head, rest) = page
+        .split_once(BEGIN)
+        .expect("the page has the first marker");
+    let (committed, tail) = rest
+        .split_once(END)
+        .expect("the page has the second marker");
     let fresh = table();
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, format!("{head}{BEGIN}{fresh}{END}{tail}")).unwrap();

@@ -27,7 +27,9 @@ impl Buffered {
         self.lines.push_back((source, line.to_owned(), cut));
         // The last line always remains, whatever its length.
         while self.bytes > MOST && self.lines.len() > 1 {
-            let Some((_, line, _)) = self.lines.pop_front() else { break };
+            let Some((_, line, _)) = self.lines.pop_front() else {
+                break;
+            };
             self.bytes -= line.len() + LINE;
             self.gone += 1;
         }
@@ -36,7 +38,13 @@ impl Buffered {
     /// The lines, preceded by a note about dropped lines.
     pub(super) fn lines(self) -> impl Iterator<Item = Kept> {
         let gone = self.gone;
-        let word = (gone > 0).then(|| (Source::Err, format!("[{gone} lines before this were left out]"), 0));
+        let word = (gone > 0).then(|| {
+            (
+                Source::Err,
+                format!("[{gone} lines before this were left out]"),
+                0,
+            )
+        });
         word.into_iter().chain(self.lines)
     }
 }
@@ -53,7 +61,13 @@ mod tests {
         }
         assert!(held.bytes <= MOST && held.lines.capacity() * LINE < 4 * MOST);
         let lines: Vec<_> = held.lines().map(|(_, line, _)| line).collect();
-        assert_eq!(lines[0], format!("[{} lines before this were left out]", 100_001 - lines.len()));
+        assert_eq!(
+            lines[0],
+            format!(
+                "[{} lines before this were left out]",
+                100_001 - lines.len()
+            )
+        );
         assert_eq!(lines.last().unwrap(), "line 99999");
         let mut held = Buffered::default();
         held.keep(Source::Out, "short", 0);

@@ -12,7 +12,10 @@ fn feed(lines: &[&str]) -> (String, Said, Operations, Vec<Notice>) {
     }
     let text = String::from_utf8(std::mem::take(&mut events.out)).unwrap();
     events.progressed = true;
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(events.chunk());
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(events.chunk());
     let mut notices = Vec::new();
     while let Ok(notice) = seen.try_recv() {
         if !matches!(notice, Notice::Happened) {
@@ -33,9 +36,23 @@ fn events_are_shown_in_the_tools_words() {
     ]);
     let begins = "Terraform 1.11.4\nplain line with (sensitive value)\nInterrupt received.\nError: Reference to undeclared";
     assert!(text.starts_with(begins), "{text}");
-    assert!(text.contains("  on b.tf line 1, in resource \"terraform_data\" \"b\":\n   1: input = var.nope\n"), "{text}");
-    assert_eq!((said.diagnostics[0].file.as_deref(), said.diagnostics[0].line), (Some("b.tf"), Some(1)));
-    assert_eq!(said.tail, ["plain line with (sensitive value)", "{\"broken"]);
+    assert!(
+        text.contains(
+            "  on b.tf line 1, in resource \"terraform_data\" \"b\":\n   1: input = var.nope\n"
+        ),
+        "{text}"
+    );
+    assert_eq!(
+        (
+            said.diagnostics[0].file.as_deref(),
+            said.diagnostics[0].line
+        ),
+        (Some("b.tf"), Some(1))
+    );
+    assert_eq!(
+        said.tail,
+        ["plain line with (sensitive value)", "{\"broken"]
+    );
 }
 
 #[test]
@@ -52,7 +69,10 @@ fn terminal_shows_repeated_events_once() {
     ] {
         events.line(Source::Out, line, 0);
     }
-    assert_eq!(String::from_utf8_lossy(&events.out), "a: Creating...\nApply complete!\n\nOutputs:\n\no = 1\n");
+    assert_eq!(
+        String::from_utf8_lossy(&events.out),
+        "a: Creating...\nApply complete!\n\nOutputs:\n\no = 1\n"
+    );
 }
 
 #[test]
@@ -63,49 +83,93 @@ fn apply_reports_progress_and_outputs() {
         )
     };
     let done = |n: u32| {
-        format!(r#"{{"@message":"done","hook":{{"resource":{{"addr":"a[{n}]"}},"action":"create"}},"type":"apply_complete"}}"#)
+        format!(
+            r#"{{"@message":"done","hook":{{"resource":{{"addr":"a[{n}]"}},"action":"create"}},"type":"apply_complete"}}"#
+        )
     };
     let read = r#"{"@message":"r","hook":{"resource":{"addr":"data.x"},"action":"read"},"type":"apply_start"}"#;
     let (_, _, operations, notices) = feed(&[&start(0), &start(1), &done(0), read]);
-    assert_eq!(operations, Operations { begun: 2, done: 1, total: 2 });
+    assert_eq!(
+        operations,
+        Operations {
+            begun: 2,
+            done: 1,
+            total: 2
+        }
+    );
     assert_eq!(operations.changed(), Changed::Some);
-    assert!(matches!(&notices[..], [Notice::Progress(p)] if p.done == 1 && p.total == 2 && p.current.as_deref() == Some("a[1]")));
+    assert!(
+        matches!(&notices[..], [Notice::Progress(p)] if p.done == 1 && p.total == 2 && p.current.as_deref() == Some("a[1]"))
+    );
     let outputs = r#"{"@message":"Outputs: 2","outputs":{"o":{"sensitive":false,"type":"string","value":"1"},"s":{"sensitive":true,"type":"string"}},"type":"outputs"}"#;
     let (text, ..) = feed(&[outputs]);
-    assert_eq!(text, "Outputs: 2\n\nOutputs:\n\no = \"1\"\ns = <sensitive>\n");
-    assert_eq!(Operations { begun: 1, ..Operations::default() }.changed(), Changed::Unknown);
+    assert_eq!(
+        text,
+        "Outputs: 2\n\nOutputs:\n\no = \"1\"\ns = <sensitive>\n"
+    );
+    assert_eq!(
+        Operations {
+            begun: 1,
+            ..Operations::default()
+        }
+        .changed(),
+        Changed::Unknown
+    );
 }
 
 fn quiet_events() -> (Events, mpsc::UnboundedReceiver<Notice>) {
     let (notices, seen) = mpsc::unbounded_channel();
     let redactor = Redactor::default();
     redactor.add("hunter22");
-    (Events::new(Log::to(std::io::sink()), redactor, notices), seen)
+    (
+        Events::new(Log::to(std::io::sink()), redactor, notices),
+        seen,
+    )
 }
 
 /// Sends a line as a chunk of its own. Returns whether an activity notice followed.
-async fn tells(events: &mut Events, seen: &mut mpsc::UnboundedReceiver<Notice>, source: Source, line: &str) -> bool {
+async fn tells(
+    events: &mut Events,
+    seen: &mut mpsc::UnboundedReceiver<Notice>,
+    source: Source,
+    line: &str,
+) -> bool {
     events.told_at = None;
     events.line(source, line, 0);
     events.chunk().await;
-    std::iter::from_fn(|| seen.try_recv().ok()).filter(|notice| matches!(notice, Notice::Happened)).count() == 1
+    std::iter::from_fn(|| seen.try_recv().ok())
+        .filter(|notice| matches!(notice, Notice::Happened))
+        .count()
+        == 1
 }
 
 #[tokio::test]
 async fn heartbeat_is_no_activity() {
     let (mut events, mut seen) = quiet_events();
-    let event =
-        |kind: &str| format!(r#"{{"@message":"a: ...","hook":{{"resource":{{"addr":"a"}},"action":"create"}},"type":"{kind}"}}"#);
+    let event = |kind: &str| {
+        format!(
+            r#"{{"@message":"a: ...","hook":{{"resource":{{"addr":"a"}},"action":"create"}},"type":"{kind}"}}"#
+        )
+    };
     for kind in ["apply_progress", "ephemeral_op_progress"] {
-        assert!(!tells(&mut events, &mut seen, Source::Out, &event(kind)).await, "{kind}");
+        assert!(
+            !tells(&mut events, &mut seen, Source::Out, &event(kind)).await,
+            "{kind}"
+        );
     }
     let kinds = "apply_start apply_complete refresh_start provision_progress log diagnostic of_a_later_version";
     for kind in kinds.split(' ') {
-        assert!(tells(&mut events, &mut seen, Source::Out, &event(kind)).await, "{kind}");
+        assert!(
+            tells(&mut events, &mut seen, Source::Out, &event(kind)).await,
+            "{kind}"
+        );
     }
-    for (source, line) in
-        [(Source::Out, "words"), (Source::Out, ""), (Source::Err, "words"), (Source::Err, &event("apply_progress"))]
-    {
+    for (source, line) in [
+        (Source::Out, "words"),
+        (Source::Out, ""),
+        (Source::Err, "words"),
+        (Source::Err, &event("apply_progress")),
+    ] {
         assert!(tells(&mut events, &mut seen, source, line).await, "{line}");
     }
     // An empty chunk.
@@ -124,9 +188,21 @@ async fn flood_sends_one_activity_notice_a_second() {
     }
     assert!(matches!(seen.try_recv(), Ok(Notice::Happened)));
     let more = std::iter::from_fn(|| seen.try_recv().ok()).count();
-    assert!(more as u64 <= begun.elapsed().as_secs(), "{more} notices of a flood that took {:?}", begun.elapsed());
+    assert!(
+        more as u64 <= begun.elapsed().as_secs(),
+        "{more} notices of a flood that took {:?}",
+        begun.elapsed()
+    );
     // The next heartbeat does not report the dropped activity.
-    assert!(!tells(&mut events, &mut seen, Source::Out, r#"{"@message":"a","type":"apply_progress"}"#).await);
+    assert!(
+        !tells(
+            &mut events,
+            &mut seen,
+            Source::Out,
+            r#"{"@message":"a","type":"apply_progress"}"#
+        )
+        .await
+    );
 }
 
 #[test]
@@ -134,7 +210,10 @@ fn truncated_line_is_marked_and_shows_no_part_of_a_secret() {
     let (mut events, _seen) = quiet_events();
     events.line(Source::Out, "x hunter22 y hunt", 7);
     let text = String::from_utf8(std::mem::take(&mut events.out)).unwrap();
-    assert_eq!(text, "x (sensitive value) y (sensitive value)… [7 more bytes of this line were cut]\n");
+    assert_eq!(
+        text,
+        "x (sensitive value) y (sensitive value)… [7 more bytes of this line were cut]\n"
+    );
     assert_eq!(events.said().tail, [text.trim_end()]);
 }
 
@@ -145,19 +224,23 @@ fn shortened_text_shows_no_part_of_a_secret() {
         let text = format!("{}hunter22 and more", "x".repeat(MAX_TEXT - at));
         events.line(Source::Out, &text, 0);
         let detail = format!("{}hunter22 and more", "x".repeat(MAX_DETAIL - at));
-        let event = format!(r#"{{"type":"diagnostic","diagnostic":{{"severity":"error","summary":"s","detail":"{detail}"}}}}"#);
+        let event = format!(
+            r#"{{"type":"diagnostic","diagnostic":{{"severity":"error","summary":"s","detail":"{detail}"}}}}"#
+        );
         events.line(Source::Out, &event, 0);
         let said = events.said();
         assert!(!said.tail[0].contains("hunt"), "{at}");
         let detail = said.diagnostics[0].detail.clone().unwrap();
-        assert!(!detail.contains("hunt") && detail.len() <= MAX_DETAIL, "{at}");
+        assert!(
+            !detail.contains("hunt") && detail.len() <= MAX_DETAIL,
+            "{at}"
+        );
     }
 }
 
 #[test]
 fn sensitive_output_is_masked_even_if_the_tool_prints_it() {
-    let outputs =
-        r#"{"@message":"Outputs: 1","outputs":{"s":{"sensitive":true,"type":"string","value":"not-for-you"}},"type":"outputs"}"#;
+    let outputs = r#"{"@message":"Outputs: 1","outputs":{"s":{"sensitive":true,"type":"string","value":"not-for-you"}},"type":"outputs"}"#;
     let (text, said, ..) = feed(&[outputs]);
     assert_eq!(text, "Outputs: 1\n\nOutputs:\n\ns = <sensitive>\n");
     assert!(said.tail.is_empty() && said.diagnostics.is_empty());
@@ -165,16 +248,31 @@ fn sensitive_output_is_masked_even_if_the_tool_prints_it() {
 
 #[test]
 fn shown_text_contains_no_terminal_controls() {
-    let told = "evil \\u001b[2J\\u001b]0;t\\u0007 \\u202etxt.exe \\u2066x\\u2069 \\u001b[31mred\\u001b[0m";
+    let told =
+        "evil \\u001b[2J\\u001b]0;t\\u0007 \\u202etxt.exe \\u2066x\\u2069 \\u001b[31mred\\u001b[0m";
     let message = format!(r#"{{"@message":"{told}","type":"log"}}"#);
-    let diagnostic =
-        format!(r#"{{"type":"diagnostic","diagnostic":{{"severity":"error","summary":"{told}","detail":"{told}"}}}}"#);
+    let diagnostic = format!(
+        r#"{{"type":"diagnostic","diagnostic":{{"severity":"error","summary":"{told}","detail":"{told}"}}}}"#
+    );
     let raw = "raw \u{1b}[2J \u{202e}txt.exe \u{9b}2J \r over \u{1b}[31mred";
     let (text, said, ..) = feed(&[&message, &diagnostic, raw]);
-    let texts = [text, said.diagnostics[0].summary.clone(), said.diagnostics[0].detail.clone().unwrap(), said.tail[0].clone()];
+    let texts = [
+        text,
+        said.diagnostics[0].summary.clone(),
+        said.diagnostics[0].detail.clone().unwrap(),
+        said.tail[0].clone(),
+    ];
     for text in texts {
-        assert!(!text.chars().any(|c| c.is_control() && c != '\n' || crds::text::reorders(c)), "{text:?}");
-        assert!(text.contains("^[[2J") && text.contains("<U+202E>txt.exe") && text.contains("red"), "{text:?}");
+        assert!(
+            !text
+                .chars()
+                .any(|c| c.is_control() && c != '\n' || crds::text::reorders(c)),
+            "{text:?}"
+        );
+        assert!(
+            text.contains("^[[2J") && text.contains("<U+202E>txt.exe") && text.contains("red"),
+            "{text:?}"
+        );
     }
 }
 
@@ -184,7 +282,10 @@ fn terminal_retains_colours_unless_they_split_a_secret() {
     let mut events = events.coloured(true);
     events.line(Source::Out, "\u{1b}[32m+ a\u{1b}[0m \u{1b}[2J", 0);
     events.line(Source::Out, "\u{1b}[32mhun\u{1b}[1mter22\u{1b}[0m", 0);
-    assert_eq!(String::from_utf8_lossy(&events.out), "\u{1b}[32m+ a\u{1b}[0m ^[[2J\n(sensitive value)\n");
+    assert_eq!(
+        String::from_utf8_lossy(&events.out),
+        "\u{1b}[32m+ a\u{1b}[0m ^[[2J\n(sensitive value)\n"
+    );
 }
 
 #[test]
@@ -199,7 +300,10 @@ fn diagnostic_is_rendered_like_the_tools_text() {
          4:     [count.index])\n    ├────────────────\n    │ while calling one\n    │ count.index is 1\n    │ each.key is \"b\"\n\nNo such \
          key.\n\nError: No value\n\n  on main.tf line 1:\n   1: variable \"zone\" {\n\n"
     );
-    assert_eq!(said.diagnostics[0].detail.as_deref(), Some("count.index is 1; each.key is \"b\".\nNo such key."));
+    assert_eq!(
+        said.diagnostics[0].detail.as_deref(),
+        Some("count.index is 1; each.key is \"b\".\nNo such key.")
+    );
     assert_eq!(said.diagnostics[1].address.as_deref(), Some("var.zone"));
 }
 
@@ -221,5 +325,8 @@ fn error_without_diagnostic_is_retained_without_colour_mark() {
             "Terraform encountered problems during initialisation"
         ]
     );
-    assert!(!text.contains("[reset]") && text.contains("OpenTofu encountered"), "{text}");
+    assert!(
+        !text.contains("[reset]") && text.contains("OpenTofu encountered"),
+        "{text}"
+    );
 }

@@ -12,7 +12,10 @@ pub(super) fn written(value: &Value, kind: &Value) -> String {
 }
 
 fn write(out: &mut String, value: &Value, kind: &Value, indent: usize) {
-    let word = kind.as_str().or_else(|| kind.get(0).and_then(Value::as_str)).unwrap_or("dynamic");
+    let word = kind
+        .as_str()
+        .or_else(|| kind.get(0).and_then(Value::as_str))
+        .unwrap_or("dynamic");
     match value {
         Value::Null => out.push_str(&null(word, kind)),
         Value::Bool(is) => out.push_str(if *is { "true" } else { "false" }),
@@ -28,22 +31,48 @@ fn write(out: &mut String, value: &Value, kind: &Value, indent: usize) {
         Value::Array(values) => {
             let call = matches!(word, "list" | "set").then_some(word);
             called(out, call, |out| {
-                let inner = |i: usize| if word == "tuple" { kind.get(1)?.get(i) } else { kind.get(1) };
-                around(out, '[', ']', indent, values.iter().enumerate(), |out, (i, value), indent| {
-                    write(out, value, inner(i).unwrap_or(&Value::Null), indent);
-                    out.push(',');
-                });
+                let inner = |i: usize| {
+                    if word == "tuple" {
+                        kind.get(1)?.get(i)
+                    } else {
+                        kind.get(1)
+                    }
+                };
+                around(
+                    out,
+                    '[',
+                    ']',
+                    indent,
+                    values.iter().enumerate(),
+                    |out, (i, value), indent| {
+                        write(out, value, inner(i).unwrap_or(&Value::Null), indent);
+                        out.push(',');
+                    },
+                );
             });
         }
         Value::Object(values) => {
             let call = (word == "map").then_some(word);
             called(out, call, |out| {
-                let inner = |name: &str| if word == "object" { kind.get(1)?.get(name) } else { kind.get(1) };
-                around(out, '{', '}', indent, values.iter(), |out, (name, value), indent| {
-                    quoted(out, name);
-                    out.push_str(" = ");
-                    write(out, value, inner(name).unwrap_or(&Value::Null), indent);
-                });
+                let inner = |name: &str| {
+                    if word == "object" {
+                        kind.get(1)?.get(name)
+                    } else {
+                        kind.get(1)
+                    }
+                };
+                around(
+                    out,
+                    '{',
+                    '}',
+                    indent,
+                    values.iter(),
+                    |out, (name, value), indent| {
+                        quoted(out, name);
+                        out.push_str(" = ");
+                        write(out, value, inner(name).unwrap_or(&Value::Null), indent);
+                    },
+                );
             });
         }
     }
@@ -128,7 +157,10 @@ fn null(word: &str, kind: &Value) -> String {
     match word {
         "dynamic" => "null".to_owned(),
         "string" | "number" | "bool" => format!("to{word}(null)"),
-        "list" | "set" | "map" => format!("to{word}(null) /* of {} */", friendly(kind.get(1).unwrap_or(&Value::Null))),
+        "list" | "set" | "map" => format!(
+            "to{word}(null) /* of {} */",
+            friendly(kind.get(1).unwrap_or(&Value::Null))
+        ),
         other => format!("null /* {other} */"),
     }
 }
@@ -137,7 +169,10 @@ fn null(word: &str, kind: &Value) -> String {
 fn friendly(kind: &Value) -> String {
     match (kind.as_str(), kind.get(0).and_then(Value::as_str)) {
         (None, Some(word @ ("list" | "set" | "map"))) => {
-            format!("{word} of {}", friendly(kind.get(1).unwrap_or(&Value::Null)))
+            format!(
+                "{word} of {}",
+                friendly(kind.get(1).unwrap_or(&Value::Null))
+            )
         }
         (Some(word), _) | (None, Some(word)) => word.to_owned(),
         (None, None) => "dynamic".to_owned(),
@@ -154,18 +189,46 @@ mod tests {
     #[test]
     fn values_are_rendered_as_the_tools_do() {
         let rows = [
-            (json!("a \"b\" ${x} \t é"), json!("string"), "\"a \\\"b\\\" ${x} \\t é\""),
+            (
+                json!("a \"b\" ${x} \t é"),
+                json!("string"),
+                "\"a \\\"b\\\" ${x} \\t é\"",
+            ),
             (json!("a\nb\"q"), json!("string"), "<<EOT\na\nb\"q\nEOT"),
-            (json!("a\n EOT\n"), json!("string"), "<<EOT_\na\n EOT\n\nEOT_"),
-            (json!(12_345_678_901_234_567_890_u64), json!("number"), "12345678901234567890"),
+            (
+                json!("a\n EOT\n"),
+                json!("string"),
+                "<<EOT_\na\n EOT\n\nEOT_",
+            ),
+            (
+                json!(12_345_678_901_234_567_890_u64),
+                json!("number"),
+                "12345678901234567890",
+            ),
             (json!(1.5), json!("number"), "1.5"),
-            (json!(1e30), json!("number"), "1000000000000000000000000000000"),
+            (
+                json!(1e30),
+                json!("number"),
+                "1000000000000000000000000000000",
+            ),
             (json!(true), json!("bool"), "true"),
             (json!([]), json!(["tuple", []]), "[]"),
             (json!({}), json!(["object", {}]), "{}"),
-            (json!(["a", "b"]), json!(["list", "string"]), "tolist([\n  \"a\",\n  \"b\",\n])"),
-            (json!(["x"]), json!(["set", "string"]), "toset([\n  \"x\",\n])"),
-            (json!({"k": null}), json!(["map", "string"]), "tomap({\n  \"k\" = tostring(null)\n})"),
+            (
+                json!(["a", "b"]),
+                json!(["list", "string"]),
+                "tolist([\n  \"a\",\n  \"b\",\n])",
+            ),
+            (
+                json!(["x"]),
+                json!(["set", "string"]),
+                "toset([\n  \"x\",\n])",
+            ),
+            (
+                json!({"k": null}),
+                json!(["map", "string"]),
+                "tomap({\n  \"k\" = tostring(null)\n})",
+            ),
             (
                 json!({"a b": ["x\ny", [null]], "n": 3}),
                 json!(["object", {"a b": ["tuple", ["string", ["tuple", ["dynamic"]]]], "n": "number"}]),
@@ -180,6 +243,10 @@ mod tests {
         for (value, kind, wanted) in rows {
             assert_eq!(written(&value, &kind), wanted, "{value} {kind}");
         }
-        assert_eq!(written(&json!(["a"]), &Value::Null), "[\n  \"a\",\n]", "a type that is not told");
+        assert_eq!(
+            written(&json!(["a"]), &Value::Null),
+            "[\n  \"a\",\n]",
+            "a type that is not told"
+        );
     }
 }

@@ -26,7 +26,16 @@ fn changes_are_counted_as_the_tools_count() {
         "output_changes": {"o": {"actions": ["create"]}, "p": {"actions": ["no-op"]}},
     });
     let facts = read_plan(plan.to_string().as_bytes(), BTreeSet::new()).unwrap();
-    let counts = Changes { add: 3, change: 1, destroy: 3, import: 2, replace: 2, forget: 1, outputs: 1, ..Changes::default() };
+    let counts = Changes {
+        add: 3,
+        change: 1,
+        destroy: 3,
+        import: 2,
+        replace: 2,
+        forget: 1,
+        outputs: 1,
+        ..Changes::default()
+    };
     assert_eq!(facts.counts, counts);
     assert_eq!(
         facts.lines(),
@@ -46,21 +55,40 @@ fn changes_are_counted_as_the_tools_count() {
 
 #[test]
 fn destroys_come_first_in_a_long_list() {
-    let mut list: Vec<_> = (0..300).map(|i| change(&format!("a.new[{i}]"), &["create"], false)).collect();
+    let mut list: Vec<_> = (0..300)
+        .map(|i| change(&format!("a.new[{i}]"), &["create"], false))
+        .collect();
     list.push(change("a.old", &["delete"], false));
-    let facts = read_plan(json!({"resource_changes": list}).to_string().as_bytes(), BTreeSet::new()).unwrap();
+    let facts = read_plan(
+        json!({"resource_changes": list}).to_string().as_bytes(),
+        BTreeSet::new(),
+    )
+    .unwrap();
     let lines = facts.lines();
-    assert_eq!((lines.len(), lines[0].as_str(), lines[50].as_str()), (51, "- a.old", "and 251 more"));
+    assert_eq!(
+        (lines.len(), lines[0].as_str(), lines[50].as_str()),
+        (51, "- a.old", "and 251 more")
+    );
 }
 
 #[test]
 fn output_changes_alone_count_and_invalid_json_fails() {
-    let facts =
-        read_plan(&br#"{"resource_changes":null,"output_changes":{"o":{"actions":["update"]}}}"#[..], BTreeSet::new()).unwrap();
+    let facts = read_plan(
+        &br#"{"resource_changes":null,"output_changes":{"o":{"actions":["update"]}}}"#[..],
+        BTreeSet::new(),
+    )
+    .unwrap();
     assert!(facts.has_changes());
-    assert!(!read_plan(&b"{}"[..], BTreeSet::new()).unwrap().has_changes());
+    assert!(
+        !read_plan(&b"{}"[..], BTreeSet::new())
+            .unwrap()
+            .has_changes()
+    );
     for text in ["", "[]", r#"{"resource_changes":[{"address":"a"#, "{}x"] {
-        assert!(read_plan(text.as_bytes(), BTreeSet::new()).is_err(), "{text}");
+        assert!(
+            read_plan(text.as_bytes(), BTreeSet::new()).is_err(),
+            "{text}"
+        );
     }
 }
 
@@ -78,7 +106,9 @@ fn large_plan_is_parsed_as_a_stream() {
                         let comma = if n == 2 { "" } else { "," };
                         self.1 = format!(
                             "{}{comma}",
-                            change("a.b", &["create"], false).to_string().replace("deep", &"x".repeat(100_000))
+                            change("a.b", &["create"], false)
+                                .to_string()
+                                .replace("deep", &"x".repeat(100_000))
                         )
                         .into_bytes();
                     }
@@ -91,7 +121,11 @@ fn large_plan_is_parsed_as_a_stream() {
             Ok(count)
         }
     }
-    let facts = read_plan(Huge(1_001, br#"{"resource_changes":["#.to_vec()), BTreeSet::new()).unwrap();
+    let facts = read_plan(
+        Huge(1_001, br#"{"resource_changes":["#.to_vec()),
+        BTreeSet::new(),
+    )
+    .unwrap();
     assert_eq!(facts.counts.add, 1_000);
 }
 
@@ -104,29 +138,52 @@ fn each_kind_of_change_has_its_line() {
     let rows: [(&str, Changes, &[&str]); 4] = [
         (
             include_str!("plans/outputs.json"),
-            Changes { outputs: 3, ..Changes::default() },
+            Changes {
+                outputs: 3,
+                ..Changes::default()
+            },
             &["+ output.fresh", "- output.old", "~ output.secret"],
         ),
         (
             include_str!("plans/imported.json"),
-            Changes { change: 1, import: 2, ..Changes::default() },
-            &["~ terraform_data.adapted (imported)", "= terraform_data.taken (imported)"],
+            Changes {
+                change: 1,
+                import: 2,
+                ..Changes::default()
+            },
+            &[
+                "~ terraform_data.adapted (imported)",
+                "= terraform_data.taken (imported)",
+            ],
         ),
         (
             include_str!("plans/forgotten.json"),
-            Changes { forget: 1, ..Changes::default() },
+            Changes {
+                forget: 1,
+                ..Changes::default()
+            },
             &[". terraform_data.left (forgotten)"],
         ),
         (
             include_str!("plans/moved.json"),
-            Changes { change: 1, moved: 2, ..Changes::default() },
-            &["~ terraform_data.b[0] (moved from terraform_data.b)", "> terraform_data.renamed (moved from terraform_data.a)"],
+            Changes {
+                change: 1,
+                moved: 2,
+                ..Changes::default()
+            },
+            &[
+                "~ terraform_data.b[0] (moved from terraform_data.b)",
+                "> terraform_data.renamed (moved from terraform_data.a)",
+            ],
         ),
     ];
     for (plan, counts, lines) in rows {
         let facts = read(plan);
         assert!(facts.has_changes());
-        assert_eq!((facts.counts, facts.lines()), (counts, lines.iter().map(ToString::to_string).collect()));
+        assert_eq!(
+            (facts.counts, facts.lines()),
+            (counts, lines.iter().map(ToString::to_string).collect())
+        );
     }
 }
 
@@ -136,20 +193,39 @@ fn pure_move_is_a_change() {
     let moved = |from: &str| json!({"address": "a.b", "previous_address": from, "change": {"actions": ["no-op"]}});
     let facts = read(&json!({"resource_changes": [moved("a.a"), moved("a.b")]}).to_string());
     assert!(facts.has_changes());
-    assert_eq!((facts.counts.moved, facts.lines()), (1, vec!["> a.b (moved from a.a)".to_owned()]));
+    assert_eq!(
+        (facts.counts.moved, facts.lines()),
+        (1, vec!["> a.b (moved from a.a)".to_owned()])
+    );
 }
 
 #[test]
 fn drift_is_listed_unless_the_plan_has_no_changes() {
     // The tool's text of this plan does not explain why the key is created.
     let facts = read(include_str!("plans/drifted.json"));
-    assert_eq!(facts.counts, Changes { add: 1, drifted: 1, ..Changes::default() });
-    assert_eq!(facts.lines(), ["+ time_rotating.key", "! time_rotating.key (deleted outside of the code)"]);
+    assert_eq!(
+        facts.counts,
+        Changes {
+            add: 1,
+            drifted: 1,
+            ..Changes::default()
+        }
+    );
+    assert_eq!(
+        facts.lines(),
+        [
+            "+ time_rotating.key",
+            "! time_rotating.key (deleted outside of the code)"
+        ]
+    );
     // The same drift without changes: the tool prints `No changes` and the state stays as it is. Only a refresh shows the drift.
     let mut facts = read(include_str!("plans/drifted_only.json"));
     assert!(!facts.has_changes() && facts.counts.drifted == 1);
     facts.forget_drift();
-    assert_eq!((facts.counts, facts.lines()), (Changes::default(), Vec::new()));
+    assert_eq!(
+        (facts.counts, facts.lines()),
+        (Changes::default(), Vec::new())
+    );
     assert!(!facts.has_changes());
 }
 
@@ -165,6 +241,19 @@ fn moved_resource_is_no_drift() {
         "resource_changes": [change("a.new", &["create"], false)],
     });
     let facts = read(&plan.to_string());
-    assert_eq!(facts.counts, Changes { add: 1, drifted: 1, ..Changes::default() });
-    assert_eq!(facts.lines(), ["+ a.new", "! a.changed (changed outside of the code: rules[1].port, tags.b, x)"]);
+    assert_eq!(
+        facts.counts,
+        Changes {
+            add: 1,
+            drifted: 1,
+            ..Changes::default()
+        }
+    );
+    assert_eq!(
+        facts.lines(),
+        [
+            "+ a.new",
+            "! a.changed (changed outside of the code: rules[1].port, tags.b, x)"
+        ]
+    );
 }

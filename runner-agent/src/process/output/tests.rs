@@ -9,7 +9,13 @@ use super::*;
 
 fn cut(chunks: &[&[u8]]) -> Vec<String> {
     let (mut lines, mut seen) = (Lines::default(), Vec::new());
-    let mut take = |line: &str, cut: u64| seen.push(if cut > 0 { format!("{line}{}", cut_marker(cut)) } else { line.to_owned() });
+    let mut take = |line: &str, cut: u64| {
+        seen.push(if cut > 0 {
+            format!("{line}{}", cut_marker(cut))
+        } else {
+            line.to_owned()
+        })
+    };
     for chunk in chunks {
         lines.feed(chunk, &mut take);
     }
@@ -43,11 +49,18 @@ fn long_line_is_truncated_and_the_next_is_whole() {
         let text = [&long[..], b"\nnext\n"].concat();
         let seen = cut(&text.chunks(chunk).collect::<Vec<_>>());
         assert_eq!(seen.len(), 2, "chunks of {chunk}");
-        assert!(seen[0].ends_with("[10 more bytes of this line were cut]"), "{}", &seen[0][seen[0].len() - 60..]);
+        assert!(
+            seen[0].ends_with("[10 more bytes of this line were cut]"),
+            "{}",
+            &seen[0][seen[0].len() - 60..]
+        );
         assert_eq!(seen[1], "next");
     }
     // A line of exactly the maximum length is whole.
-    assert_eq!(cut(&[vec![b'x'; MAX_LINE].as_slice(), b"\n"])[0].len(), MAX_LINE);
+    assert_eq!(
+        cut(&[vec![b'x'; MAX_LINE].as_slice(), b"\n"])[0].len(),
+        MAX_LINE
+    );
 }
 
 #[test]
@@ -58,20 +71,43 @@ fn line_is_not_truncated_within_a_character() {
             text.extend_from_slice(last.as_bytes());
             text.extend_from_slice(b"\n");
             let seen = cut(&[&text]);
-            assert!(!seen[0].contains('\u{fffd}'), "{last} after {fits} of its bytes");
-            assert!(seen[0].ends_with(&cut_marker(last.len() as u64)), "{}", &seen[0][seen[0].len() - 60..]);
+            assert!(
+                !seen[0].contains('\u{fffd}'),
+                "{last} after {fits} of its bytes"
+            );
+            assert!(
+                seen[0].ends_with(&cut_marker(last.len() as u64)),
+                "{}",
+                &seen[0][seen[0].len() - 60..]
+            );
         }
     }
-    assert_eq!([unfinished(b"a\xff"), unfinished(b"\x80\x80"), unfinished("ä".as_bytes()), unfinished(b"")], [0; 4]);
+    assert_eq!(
+        [
+            unfinished(b"a\xff"),
+            unfinished(b"\x80\x80"),
+            unfinished("ä".as_bytes()),
+            unfinished(b"")
+        ],
+        [0; 4]
+    );
 }
 
 #[test]
 fn invalid_utf8_yields_the_same_lines_for_any_chunks() {
     let bytes = noise(200_000);
     let whole = cut(&[&bytes]);
-    assert!(whole.len() > 500 && whole.iter().any(|line| line.contains('\u{fffd}')), "{} lines", whole.len());
+    assert!(
+        whole.len() > 500 && whole.iter().any(|line| line.contains('\u{fffd}')),
+        "{} lines",
+        whole.len()
+    );
     for size in [1, 7, 4096] {
-        assert_eq!(cut(&bytes.chunks(size).collect::<Vec<_>>()), whole, "chunks of {size}");
+        assert_eq!(
+            cut(&bytes.chunks(size).collect::<Vec<_>>()),
+            whole,
+            "chunks of {size}"
+        );
     }
 }
 
@@ -110,7 +146,10 @@ async fn unread_log_buffers_little_and_loses_nothing() {
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
     let waiting = given.load(Ordering::SeqCst);
-    assert!(waiting <= (MAX_CHUNKS + 1) * MAX_CHUNK, "{waiting} bytes wait in memory");
+    assert!(
+        waiting <= (MAX_CHUNKS + 1) * MAX_CHUNK,
+        "{waiting} bytes wait in memory"
+    );
     slow.may.store(true, Ordering::SeqCst);
     writing.await.unwrap();
     log.flush(Duration::from_secs(10)).await;

@@ -50,7 +50,10 @@ pub(crate) fn bash(script: &str, role: Role) -> Command {
 }
 
 fn sh(script: &str) -> Command {
-    Command { program: "/bin/sh".into(), ..bash(script, Role::Other) }
+    Command {
+        program: "/bin/sh".into(),
+        ..bash(script, Role::Other)
+    }
 }
 
 /// Interrupts at each of the first two lines, and creates a file after a further pause.
@@ -76,19 +79,44 @@ fn around(dir: &std::path::Path, script: &str) -> Command {
     let tool = dir.join("tofu");
     // Another process copies the file: a child that another test forks meanwhile would inherit an open file of this process, and `exec`
     // would fail.
-    assert!(std::process::Command::new("cp").arg("/bin/sh").arg(&tool).status().unwrap().success());
+    assert!(
+        std::process::Command::new("cp")
+            .arg("/bin/sh")
+            .arg(&tool)
+            .status()
+            .unwrap()
+            .success()
+    );
     let mut command = sh(script);
-    command.env.push(("TOOL".into(), format!("{} -c", tool.display()).into()));
-    Command { role: Role::Above(tool), ..command }
+    command
+        .env
+        .push(("TOOL".into(), format!("{} -c", tool.display()).into()));
+    Command {
+        role: Role::Above(tool),
+        ..command
+    }
 }
 
 #[tokio::test]
 async fn output_exit_code_and_environment_are_as_given() {
     let mut kept = Kept::default();
-    let exit = Children::default().run(&sh("echo out; echo err >&2; env | grep -c HOME; cat; exit 3"), &mut kept).await.unwrap();
+    let exit = Children::default()
+        .run(
+            &sh("echo out; echo err >&2; env | grep -c HOME; cat; exit 3"),
+            &mut kept,
+        )
+        .await
+        .unwrap();
     assert_eq!((exit.code, exit.signal, exit.told), (3, None, false));
     kept.0.sort_by_key(|(source, _)| *source == Source::Err);
-    assert_eq!(kept.0, [(Source::Out, "out".into()), (Source::Out, "0".into()), (Source::Err, "err".into())]);
+    assert_eq!(
+        kept.0,
+        [
+            (Source::Out, "out".into()),
+            (Source::Out, "0".into()),
+            (Source::Err, "err".into())
+        ]
+    );
 }
 
 #[tokio::test]
@@ -111,14 +139,20 @@ async fn one_sigint_reaches_the_tool_and_not_its_children() {
     let lines: Vec<_> = heard.0.0.iter().map(|(_, l)| l.as_str()).collect();
     assert_eq!(lines, ["ready", "got 1", "provider done", "end 1"]);
     assert!(exit.told);
-    assert!(matches!(children.run(&sh("true"), &mut Kept::default()).await, Err(RunError::Stopped)));
+    assert!(matches!(
+        children.run(&sh("true"), &mut Kept::default()).await,
+        Err(RunError::Stopped)
+    ));
 }
 
 #[tokio::test]
 async fn daemon_that_holds_the_pipe_does_not_delay_the_run() {
     let start = std::time::Instant::now();
     let mut kept = Kept::default();
-    let exit = Children::default().run(&sh("setsid sleep 60 & echo $!"), &mut kept).await.unwrap();
+    let exit = Children::default()
+        .run(&sh("setsid sleep 60 & echo $!"), &mut kept)
+        .await
+        .unwrap();
     let took = start.elapsed();
     // It is still alive, so without the limit the run would have waited.
     let pid = kept.0[0].1.parse().unwrap();
@@ -135,7 +169,14 @@ async fn providers_are_killed_before_the_tool() {
     let script = "sh -c 'echo ready; exec sleep 600'; echo provider ended with $?";
     let exit = children.run(&sh(script), &mut heard).await.unwrap();
     assert_eq!(exit.code, 0);
-    assert!(heard.0.0.contains(&(Source::Out, "provider ended with 137".into())), "{:?}", heard.0.0);
+    assert!(
+        heard
+            .0
+            .0
+            .contains(&(Source::Out, "provider ended with 137".into())),
+        "{:?}",
+        heard.0.0
+    );
 }
 
 #[tokio::test]
@@ -146,8 +187,14 @@ async fn last_reader_and_its_tool_are_not_interrupted() {
     let (reader, writer) = std::io::pipe().unwrap();
     // Long enough for several checks for new children.
     let command = around(dir.path(), "$TOOL 'sleep 0.5; echo read; true'");
-    let exit = children.run_into_last(&command, writer, &mut Kept::default()).await.unwrap();
-    assert_eq!((exit.code, std::io::read_to_string(reader).unwrap().as_str()), (0, "read\n"));
+    let exit = children
+        .run_into_last(&command, writer, &mut Kept::default())
+        .await
+        .unwrap();
+    assert_eq!(
+        (exit.code, std::io::read_to_string(reader).unwrap().as_str()),
+        (0, "read\n")
+    );
 }
 
 #[tokio::test]
@@ -157,8 +204,17 @@ async fn tool_beneath_is_not_killed_as_a_provider() {
     let mut heard = at_first_line(&children, Children::kill_providers);
     // The tool starts itself as a child, which counts as a provider.
     let script = "$TOOL '$TOOL \"echo ready; sleep 600; true\"; echo saved after $?'; echo around ended with $?";
-    let exit = children.run(&around(dir.path(), script), &mut heard).await.unwrap();
-    let lines: Vec<_> = heard.0.0.iter().filter(|(source, _)| *source == Source::Out).map(|(_, l)| l.as_str()).collect();
+    let exit = children
+        .run(&around(dir.path(), script), &mut heard)
+        .await
+        .unwrap();
+    let lines: Vec<_> = heard
+        .0
+        .0
+        .iter()
+        .filter(|(source, _)| *source == Source::Out)
+        .map(|(_, l)| l.as_str())
+        .collect();
     assert_eq!(lines, ["ready", "saved after 137", "around ended with 0"]);
     assert_eq!(exit.code, 0);
 }
@@ -178,7 +234,10 @@ async fn one_sigint_reaches_the_tool_beneath_only() {
     let (mut heard, lines) = heard();
     // Longer than the interval of the check.
     let told = interrupts(&children, lines, 3 * LOOK, open);
-    let exit = children.run(&around(dir.path(), &script), &mut heard).await.unwrap();
+    let exit = children
+        .run(&around(dir.path(), &script), &mut heard)
+        .await
+        .unwrap();
     told.await.unwrap();
     let lines: Vec<_> = heard.0.0.iter().map(|(_, l)| l.as_str()).collect();
     assert_eq!(lines, ["ready", "got 1", "end", "around ended with 3"]);
@@ -195,14 +254,30 @@ async fn tool_started_after_the_signal_gets_its_own() {
         "$TOOL 'trap \"exit 1\" INT; echo ready; {endless}'; \
          $TOOL 'trap \"exit 1\" INT; {endless}'; echo both ended"
     );
-    children.run(&around(dir.path(), &script), &mut heard).await.unwrap();
-    assert_eq!(heard.0.0.last(), Some(&(Source::Out, "both ended".into())), "{:?}", heard.0.0);
+    children
+        .run(&around(dir.path(), &script), &mut heard)
+        .await
+        .unwrap();
+    assert_eq!(
+        heard.0.0.last(),
+        Some(&(Source::Out, "both ended".into())),
+        "{:?}",
+        heard.0.0
+    );
     // Without a tool below, the command itself gets the signal.
     let children = Children::default();
     let mut heard = at_first_line(&children, Children::interrupt);
     let script = format!("trap 'echo hit; exit 1' INT; echo ready; {endless}");
-    children.run(&around(dir.path(), &script), &mut heard).await.unwrap();
-    assert_eq!(heard.0.0.last(), Some(&(Source::Out, "hit".into())), "{:?}", heard.0.0);
+    children
+        .run(&around(dir.path(), &script), &mut heard)
+        .await
+        .unwrap();
+    assert_eq!(
+        heard.0.0.last(),
+        Some(&(Source::Out, "hit".into())),
+        "{:?}",
+        heard.0.0
+    );
 }
 
 #[tokio::test]
@@ -213,6 +288,12 @@ async fn killed_tool_reports_its_signal() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         other.kill();
     });
-    let exit = children.run(&sh("trap '' INT TERM; while :; do sleep 5; done"), &mut Kept::default()).await.unwrap();
+    let exit = children
+        .run(
+            &sh("trap '' INT TERM; while :; do sleep 5; done"),
+            &mut Kept::default(),
+        )
+        .await
+        .unwrap();
     assert_eq!((exit.code, exit.signal), (137, Some(9)));
 }

@@ -26,40 +26,77 @@ pub(super) struct Form {
 
 impl Form {
     fn plain(text: &str) -> Self {
-        Self { text: text.as_bytes().to_vec(), before: false, after: false }
+        Self {
+            text: text.as_bytes().to_vec(),
+            before: false,
+            after: false,
+        }
     }
 
     /// The range to mask for a match at a position.
     pub(super) fn reach(&self, text: &[u8], at: usize) -> (usize, usize) {
-        let digit = |at: usize| text.get(at).is_some_and(|b| b.is_ascii_alphanumeric() || b"+/-_".contains(b));
+        let digit = |at: usize| {
+            text.get(at)
+                .is_some_and(|b| b.is_ascii_alphanumeric() || b"+/-_".contains(b))
+        };
         let to = at + self.text.len();
         let before = self.before && at.checked_sub(1).is_some_and(digit);
-        (at - usize::from(before), to + usize::from(self.after && digit(to)))
+        (
+            at - usize::from(before),
+            to + usize::from(self.after && digit(to)),
+        )
     }
 }
 
 pub(super) fn forms(value: &str) -> Vec<Form> {
     let whole = value.trim_end_matches(['\n', '\r']);
     let lines = value.lines().flat_map(|line| [line, line.trim()]);
-    let texts: BTreeSet<&str> = [value, whole].into_iter().chain(lines).filter(|text| text.len() >= MIN_LENGTH).collect();
+    let texts: BTreeSet<&str> = [value, whole]
+        .into_iter()
+        .chain(lines)
+        .filter(|text| text.len() >= MIN_LENGTH)
+        .collect();
     let mut found = BTreeSet::new();
     for text in texts {
         found.extend(written(text).iter().map(|text| Form::plain(text)));
     }
-    for text in BTreeSet::from([value, whole]).into_iter().filter(|text| text.len() >= MIN_LENGTH) {
+    for text in BTreeSet::from([value, whole])
+        .into_iter()
+        .filter(|text| text.len() >= MIN_LENGTH)
+    {
         coded(text, &mut found);
     }
-    found.into_iter().filter(|form| form.text.len() >= MIN_LENGTH).collect()
+    found
+        .into_iter()
+        .filter(|form| form.text.len() >= MIN_LENGTH)
+        .collect()
 }
 
 /// Text forms, with escapes.
 fn written(text: &str) -> Vec<String> {
     let mut all = vec![text.to_owned(), sanitize(text, false).into_owned()];
     if let Ok(quoted) = serde_json::to_string(text) {
-        let json = quoted.strip_prefix('"').and_then(|json| json.strip_suffix('"')).unwrap_or(&quoted).to_owned();
+        let json = quoted
+            .strip_prefix('"')
+            .and_then(|json| json.strip_suffix('"'))
+            .unwrap_or(&quoted)
+            .to_owned();
         // Go's encoder, used by the tools, escapes more characters; other encoders escape everything that is not ASCII.
-        let go: String = json.chars().map(|c| if "<>&\u{2028}\u{2029}".contains(c) { escaped(c) } else { c.into() }).collect();
-        all.push(json.chars().map(|c| if c.is_ascii() { c.into() } else { escaped(c) }).collect());
+        let go: String = json
+            .chars()
+            .map(|c| {
+                if "<>&\u{2028}\u{2029}".contains(c) {
+                    escaped(c)
+                } else {
+                    c.into()
+                }
+            })
+            .collect();
+        all.push(
+            json.chars()
+                .map(|c| if c.is_ascii() { c.into() } else { escaped(c) })
+                .collect(),
+        );
         all.push(json.replace("${", "$${").replace("%{", "%%{"));
         all.extend([json, go]);
     }
@@ -67,27 +104,32 @@ fn written(text: &str) -> Vec<String> {
         for kept in KEPT_IN_URLS {
             all.extend([percent(text, kept, true), percent(text, kept, false)]);
         }
-        all.extend([true, false].map(|upper| percent(text, KEPT_IN_URLS[0], upper).replace("%20", "+")));
+        all.extend(
+            [true, false].map(|upper| percent(text, KEPT_IN_URLS[0], upper).replace("%20", "+")),
+        );
     }
     all
 }
 
 fn escaped(c: char) -> String {
-    c.encode_utf16(&mut [0; 2]).iter().fold(String::new(), |mut text, unit| {
-        let _ = write!(text, "\\u{unit:04x}");
-        text
-    })
+    c.encode_utf16(&mut [0; 2])
+        .iter()
+        .fold(String::new(), |mut text, unit| {
+            let _ = write!(text, "\\u{unit:04x}");
+            text
+        })
 }
 
 fn percent(text: &str, kept: &str, upper: bool) -> String {
-    text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {
-        let _ = match char::from(byte) {
-            c if c.is_ascii_alphanumeric() || kept.contains(c) => write!(out, "{c}"),
-            _ if upper => write!(out, "%{byte:02X}"),
-            _ => write!(out, "%{byte:02x}"),
-        };
-        out
-    })
+    text.bytes()
+        .fold(String::with_capacity(text.len()), |mut out, byte| {
+            let _ = match char::from(byte) {
+                c if c.is_ascii_alphanumeric() || kept.contains(c) => write!(out, "{c}"),
+                _ if upper => write!(out, "%{byte:02X}"),
+                _ => write!(out, "%{byte:02x}"),
+            };
+            out
+        })
 }
 
 /// Binary encodings.
@@ -102,14 +144,24 @@ fn coded(text: &str, found: &mut BTreeSet<Form>) {
         let mut bytes = vec![0; shift];
         bytes.extend_from_slice(text.as_bytes());
         let digits = STANDARD.encode(&bytes);
-        let own = digits.get((shift * 8).div_ceil(6)..bytes.len() * 8 / 6).unwrap_or_default();
+        let own = digits
+            .get((shift * 8).div_ceil(6)..bytes.len() * 8 / 6)
+            .unwrap_or_default();
         let (before, after) = (shift > 0, bytes.len() % 3 > 0);
         for own in [own.to_owned(), own.replace('+', "-").replace('/', "_")] {
             if shift == 0 {
                 let pieces = WRAPS.iter().flat_map(|width| own.as_bytes().chunks(*width));
-                found.extend(pieces.map(|piece| Form { text: piece.to_vec(), before: false, after }));
+                found.extend(pieces.map(|piece| Form {
+                    text: piece.to_vec(),
+                    before: false,
+                    after,
+                }));
             }
-            found.insert(Form { text: own.into_bytes(), before, after });
+            found.insert(Form {
+                text: own.into_bytes(),
+                before,
+                after,
+            });
         }
     }
 }

@@ -83,7 +83,9 @@ struct Table {
 
 impl Table {
     fn add(&mut self, form: Form) {
-        let Some(head) = form.text.first_chunk::<MIN_LENGTH>().copied() else { return };
+        let Some(head) = form.text.first_chunk::<MIN_LENGTH>().copied() else {
+            return;
+        };
         let same = self.forms.entry(head).or_default();
         if same.contains(&form) {
             return;
@@ -109,8 +111,14 @@ impl Table {
             return hits;
         }
         for (at, window) in text.windows(MIN_LENGTH).enumerate() {
-            let Some(head) = window.first_chunk() else { continue };
-            if let Some(form) = self.with(*head).iter().find(|form| text[at..].starts_with(&form.text)) {
+            let Some(head) = window.first_chunk() else {
+                continue;
+            };
+            if let Some(form) = self
+                .with(*head)
+                .iter()
+                .find(|form| text[at..].starts_with(&form.text))
+            {
                 let (from, to) = form.reach(text, at);
                 push(&mut hits, from, to);
             }
@@ -123,7 +131,11 @@ impl Table {
         let first = text.len().saturating_sub(self.longest);
         (first..(text.len() + 1).saturating_sub(MIN_LENGTH)).find(|at| {
             let rest = &text[*at..];
-            rest.first_chunk().is_some_and(|head| self.with(*head).iter().any(|form| form.text.starts_with(rest)))
+            rest.first_chunk().is_some_and(|head| {
+                self.with(*head)
+                    .iter()
+                    .any(|form| form.text.starts_with(rest))
+            })
         })
     }
 }

@@ -26,38 +26,78 @@ fn encodings() -> Vec<(&'static str, String)> {
     vec![
         ("plain", SECRET.to_owned()),
         ("JSON", r#"s3cr+t\"välue/<&> ${x}?"#.to_owned()),
-        ("JSON of Go", r#"s3cr+t\"välue/\u003c\u0026\u003e ${x}?"#.to_owned()),
-        ("JSON in ASCII", r#"s3cr+t\"v\u00e4lue/<&> ${x}?"#.to_owned()),
+        (
+            "JSON of Go",
+            r#"s3cr+t\"välue/\u003c\u0026\u003e ${x}?"#.to_owned(),
+        ),
+        (
+            "JSON in ASCII",
+            r#"s3cr+t\"v\u00e4lue/<&> ${x}?"#.to_owned(),
+        ),
         ("HCL", r#"s3cr+t\"välue/<&> $${x}?"#.to_owned()),
-        ("URL", "s3cr%2Bt%22v%C3%A4lue%2F%3C%26%3E%20%24%7Bx%7D%3F".to_owned()),
-        ("URL, small digits", "s3cr%2bt%22v%c3%a4lue%2f%3c%26%3e%20%24%7bx%7d%3f".to_owned()),
-        ("form", "s3cr%2Bt%22v%C3%A4lue%2F%3C%26%3E+%24%7Bx%7D%3F".to_owned()),
-        ("path of Go", "s3cr+t%22v%C3%A4lue%2F%3C&%3E%20$%7Bx%7D%3F".to_owned()),
+        (
+            "URL",
+            "s3cr%2Bt%22v%C3%A4lue%2F%3C%26%3E%20%24%7Bx%7D%3F".to_owned(),
+        ),
+        (
+            "URL, small digits",
+            "s3cr%2bt%22v%c3%a4lue%2f%3c%26%3e%20%24%7bx%7d%3f".to_owned(),
+        ),
+        (
+            "form",
+            "s3cr%2Bt%22v%C3%A4lue%2F%3C%26%3E+%24%7Bx%7D%3F".to_owned(),
+        ),
+        (
+            "path of Go",
+            "s3cr+t%22v%C3%A4lue%2F%3C&%3E%20$%7Bx%7D%3F".to_owned(),
+        ),
         ("base64", coded.clone()),
-        ("base64 without padding", coded.trim_end_matches('=').to_owned()),
+        (
+            "base64 without padding",
+            coded.trim_end_matches('=').to_owned(),
+        ),
         ("base64 for URLs", coded.replace('+', "-").replace('/', "_")),
-        ("base64 behind one byte", base64(format!("x{SECRET}").as_bytes())),
-        ("base64 behind two bytes", base64(format!("me{SECRET}").as_bytes())),
-        ("base64 of a pair", base64(format!("user:{SECRET}\n").as_bytes())),
-        ("base64 in the middle", base64(format!("x{SECRET}yz").as_bytes())),
+        (
+            "base64 behind one byte",
+            base64(format!("x{SECRET}").as_bytes()),
+        ),
+        (
+            "base64 behind two bytes",
+            base64(format!("me{SECRET}").as_bytes()),
+        ),
+        (
+            "base64 of a pair",
+            base64(format!("user:{SECRET}\n").as_bytes()),
+        ),
+        (
+            "base64 in the middle",
+            base64(format!("x{SECRET}yz").as_bytes()),
+        ),
         ("hex", hex(SECRET.as_bytes())),
         ("HEX", hex(SECRET.as_bytes()).to_uppercase()),
-        ("colours within", SECRET.replace("lue", "\u{1b}[1ml\u{1b}[0mue")),
+        (
+            "colours within",
+            SECRET.replace("lue", "\u{1b}[1ml\u{1b}[0mue"),
+        ),
     ]
 }
 
 /// Asserts that no five characters of the encoded value remain, except those of its neighbours.
 fn assert_gone(name: &str, form: &str, seen: &str) {
-    let core = if name.starts_with("base64 behind") || name.contains("pair") || name.contains("middle") {
-        // The first and last groups also encode the neighbours.
-        form.get(8..form.len() - 8).unwrap()
-    } else {
-        form
-    };
+    let core =
+        if name.starts_with("base64 behind") || name.contains("pair") || name.contains("middle") {
+            // The first and last groups also encode the neighbours.
+            form.get(8..form.len() - 8).unwrap()
+        } else {
+            form
+        };
     let pieces: Vec<char> = core.chars().collect();
     for piece in pieces.windows(5) {
         let piece: String = piece.iter().collect();
-        assert!(!seen.contains(&piece), "{name}: `{piece}` of `{form}` is left in `{seen}`");
+        assert!(
+            !seen.contains(&piece),
+            "{name}: `{piece}` of `{form}` is left in `{seen}`"
+        );
     }
     assert!(seen.contains(MASK), "{name}: {seen}");
 }
@@ -70,10 +110,15 @@ fn every_form_is_masked_at_every_border_of_chunks() {
         for border in 0..=line.len() {
             let (mut lines, mut seen) = (Lines::default(), String::new());
             for chunk in [&line.as_bytes()[..border], &line.as_bytes()[border..]] {
-                lines.feed(chunk, |line, _| seen.push_str(&redactor.redact(&sanitize(line, false))));
+                lines.feed(chunk, |line, _| {
+                    seen.push_str(&redactor.redact(&sanitize(line, false)))
+                });
             }
             assert_gone(name, &form, &seen);
-            assert!(seen.starts_with("before |") && seen.ends_with("| behind"), "{name}: {seen}");
+            assert!(
+                seen.starts_with("before |") && seen.ends_with("| behind"),
+                "{name}: {seen}"
+            );
         }
     }
 }
@@ -81,11 +126,17 @@ fn every_form_is_masked_at_every_border_of_chunks() {
 #[test]
 fn every_form_is_masked_in_truncated_text() {
     let redactor = redactor(&[SECRET]);
-    for (name, form) in encodings().into_iter().filter(|(name, _)| !name.contains(' ')) {
+    for (name, form) in encodings()
+        .into_iter()
+        .filter(|(name, _)| !name.contains(' '))
+    {
         for (end, _) in form.char_indices().skip(5) {
             let text = format!("before |{}", &form[..end]);
             let seen = redactor.redact_cut(&text);
-            assert!(seen.starts_with("before |(") && seen.len() <= 8 + MASK.len() + 1, "{name} cut at {end}: {seen}");
+            assert!(
+                seen.starts_with("before |(") && seen.len() <= 8 + MASK.len() + 1,
+                "{name} cut at {end}: {seen}"
+            );
             assert_eq!(redactor.clean(&format!("{text}…")), format!("{seen}…"));
         }
     }
@@ -96,17 +147,27 @@ fn every_form_is_masked_in_truncated_text() {
 fn multi_line_value_is_masked_by_line() {
     let redactor = redactor(&["line one\n  line two\n"]);
     assert_eq!(redactor.redact("line two"), MASK);
-    assert_eq!(redactor.redact("  line one, and more"), format!("  {MASK}, and more"));
-    assert_eq!(redactor.redact(r#"{"a":"line one\n  line two\n"}"#), format!(r#"{{"a":"{MASK}"}}"#));
+    assert_eq!(
+        redactor.redact("  line one, and more"),
+        format!("  {MASK}, and more")
+    );
+    assert_eq!(
+        redactor.redact(r#"{"a":"line one\n  line two\n"}"#),
+        format!(r#"{{"a":"{MASK}"}}"#)
+    );
 }
 
 #[test]
 fn long_value_is_masked_in_wrapped_base64() {
-    let secret: String = (0..700_u32).map(|i| char::from(b'!' + u8::try_from(i * 31 % 90).unwrap())).collect();
+    let secret: String = (0..700_u32)
+        .map(|i| char::from(b'!' + u8::try_from(i * 31 % 90).unwrap()))
+        .collect();
     let redactor = redactor(&[&secret]);
     for width in [76, 64] {
         for line in base64(secret.as_bytes()).as_bytes().chunks(width) {
-            let seen = redactor.redact(std::str::from_utf8(line).unwrap()).into_owned();
+            let seen = redactor
+                .redact(std::str::from_utf8(line).unwrap())
+                .into_owned();
             assert_eq!(seen.trim_end_matches('='), MASK, "columns of {width}");
         }
     }
@@ -118,7 +179,10 @@ fn overlapping_and_nested_values_are_masked() {
     assert_eq!(redactor.redact("password-1"), MASK);
     assert_eq!(redactor.redact("a password-1234 b"), format!("a {MASK} b"));
     assert_eq!(redactor.redact("pass pass"), format!("{MASK} {MASK}"));
-    assert_eq!(redactor.redact("abc stays, and so does pas"), "abc stays, and so does pas");
+    assert_eq!(
+        redactor.redact("abc stays, and so does pas"),
+        "abc stays, and so does pas"
+    );
 }
 
 #[test]
@@ -131,7 +195,15 @@ fn short_value_is_not_masked_and_long_value_is() {
         assert!(seen.len() < 64, "{} bytes are left", seen.len());
     }
     // Bounds the memory: a hundred values must fit into the agent's limit.
-    let held: usize = redactor.table.read().unwrap().forms.values().flatten().map(|form| form.text.len()).sum();
+    let held: usize = redactor
+        .table
+        .read()
+        .unwrap()
+        .forms
+        .values()
+        .flatten()
+        .map(|form| form.text.len())
+        .sum();
     assert!(held <= 8 * long.len(), "{held} bytes of forms");
 }
 

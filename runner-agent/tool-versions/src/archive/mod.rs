@@ -41,7 +41,11 @@ pub struct Limits {
 impl Default for Limits {
     /// 1 GiB, ratio 200, 128 entries. Present releases have 100 MiB in four files.
     fn default() -> Self {
-        Self { size: 1 << 30, ratio: 200, entries: 128 }
+        Self {
+            size: 1 << 30,
+            ratio: 200,
+            entries: 128,
+        }
     }
 }
 
@@ -62,7 +66,13 @@ pub struct Taken {
 /// Skips other files, such as licences. Integrity: the entry is missing, duplicate, empty, a directory, a link or a device; any
 /// entry is a link or a device, or its name escapes; `limits` are exceeded; a checksum fails; the archive is truncated or has
 /// bytes outside of its entries. Storage: the disk failed. After an error the content of `into` is undefined.
-pub fn take(name: &str, mut archive: impl Read + Seek, entry: &str, limits: &Limits, into: impl Write) -> Result<Taken> {
+pub fn take(
+    name: &str,
+    mut archive: impl Read + Seek,
+    entry: &str,
+    limits: &Limits,
+    into: impl Write,
+) -> Result<Taken> {
     let mut first = [0; 256];
     let read = (|| {
         archive.rewind()?;
@@ -70,21 +80,34 @@ pub fn take(name: &str, mut archive: impl Read + Seek, entry: &str, limits: &Lim
         archive.rewind().map(|()| read)
     })();
     let read = read.map_err(|error| Error::storage(name, &error))?;
-    let job = Job { name, entry, limits };
+    let job = Job {
+        name,
+        entry,
+        limits,
+    };
     let first = first.get(..read).unwrap_or_default();
     if is_html(first) {
         return Err(job.fault(format_args!("is a page of HTML: `{}`", beginning(first))));
     }
-    let mut sink = Sink { job: &job, into: Hashing::new(into), failed: false };
+    let mut sink = Sink {
+        job: &job,
+        into: Hashing::new(into),
+        failed: false,
+    };
     if Path::new(name).extension().is_some_and(|end| end == "zip") {
         zipped::take(&job, archive, &mut sink)?;
     } else {
         sink.copy(archive, u64::MAX)?;
     }
-    sink.into.flush().map_err(|error| Error::storage(format_args!("{entry} of {name}"), &error))?;
+    sink.into
+        .flush()
+        .map_err(|error| Error::storage(format_args!("{entry} of {name}"), &error))?;
     match sink.into.written() {
         0 => Err(job.fault(format_args!("has `{entry}` with no bytes"))),
-        size => Ok(Taken { size, digest: sink.into.digest() }),
+        size => Ok(Taken {
+            size,
+            digest: sink.into.digest(),
+        }),
     }
 }
 
@@ -97,7 +120,13 @@ pub fn take(name: &str, mut archive: impl Read + Seek, entry: &str, limits: &Lim
 /// Integrity: an entry is a hard link, device, pipe or unknown, set-user-id or set-group-id, duplicate, or below a file or a
 /// link; a name is not UTF-8, too long, absolute, escapes, or is `.git`; a link is absolute or escapes; `limits` or the time are
 /// exceeded; there is no file. Storage: the disk failed. After an error the content of `root` is undefined.
-pub fn unpack(name: &str, mut archive: impl Read + Seek, limits: &Limits, until: Instant, root: &Path) -> Result<Unpacked> {
+pub fn unpack(
+    name: &str,
+    mut archive: impl Read + Seek,
+    limits: &Limits,
+    until: Instant,
+    root: &Path,
+) -> Result<Unpacked> {
     let mut first = [0; 512];
     let read = (|| {
         let length = archive.seek(SeekFrom::End(0))?;
@@ -106,12 +135,18 @@ pub fn unpack(name: &str, mut archive: impl Read + Seek, limits: &Limits, until:
         archive.rewind().map(|()| (length, read))
     })();
     let (length, read) = read.map_err(|error| Error::storage(name, &error))?;
-    let job = Job { name, entry: "", limits };
+    let job = Job {
+        name,
+        entry: "",
+        limits,
+    };
     let mut tree = Tree::new(&job, root, until, length);
     match first.get(..read).unwrap_or_default() {
         [0x1f, 0x8b, ..] => tarball::unpack(&job, archive, true, &mut tree)?,
         [b'P', b'K', 3 | 5, 4 | 6, ..] => zipped::unpack(&job, archive, &mut tree)?,
-        bytes if bytes.get(257..262) == Some(b"ustar") => tarball::unpack(&job, archive, false, &mut tree)?,
+        bytes if bytes.get(257..262) == Some(b"ustar") => {
+            tarball::unpack(&job, archive, false, &mut tree)?
+        }
         bytes if is_html(bytes) => return Err(job.fault("is a page of HTML")),
         _ => return Err(job.fault("is neither a .tar.gz nor a .tar nor a .zip")),
     }
@@ -139,7 +174,9 @@ impl Job<'_> {
     fn unread(&self, what: impl fmt::Display, error: &io::Error) -> Error {
         match (error.raw_os_error(), error.kind()) {
             (Some(_), _) => Error::storage(self.name, error),
-            (None, io::ErrorKind::UnexpectedEof) => self.fault(format_args!("is cut off in {what}")),
+            (None, io::ErrorKind::UnexpectedEof) => {
+                self.fault(format_args!("is cut off in {what}"))
+            }
             (None, _) => self.fault(format_args!("is broken in {what}: {error}")),
         }
     }
@@ -149,7 +186,11 @@ impl Job<'_> {
         let mut names: Vec<_> = seen.iter().map(|name| beginning(name.as_bytes())).collect();
         names.sort_unstable();
         names.truncate(5);
-        self.fault(format_args!("has no `{}`; it begins with `{}`", self.entry, names.join("`, `")))
+        self.fault(format_args!(
+            "has no `{}`; it begins with `{}`",
+            self.entry,
+            names.join("`, `")
+        ))
     }
 }
 
@@ -182,7 +223,11 @@ struct Sink<'a, W> {
 impl<W: Write> Sink<'_, W> {
     /// Copies up to `most` bytes, within the limits.
     fn copy(&mut self, mut from: impl Read, most: u64) -> Result<()> {
-        let Job { name, entry, limits } = *self.job;
+        let Job {
+            name,
+            entry,
+            limits,
+        } = *self.job;
         let most = most.min(limits.size);
         let copied = io::copy(&mut (&mut from).take(most), self);
         copied.map_err(|error| {
@@ -192,16 +237,22 @@ impl<W: Write> Sink<'_, W> {
             self.job.unread(format_args!("`{entry}`"), &error)
         })?;
         // Reads to the end: decoders check the checksum there.
-        match fill(&mut from, &mut [0]).map_err(|error| self.job.unread(format_args!("`{entry}`"), &error))? {
+        match fill(&mut from, &mut [0])
+            .map_err(|error| self.job.unread(format_args!("`{entry}`"), &error))?
+        {
             0 => Ok(()),
-            _ => Err(self.job.fault(format_args!("has `{entry}` with more than the {most} bytes that it may have"))),
+            _ => Err(self.job.fault(format_args!(
+                "has `{entry}` with more than the {most} bytes that it may have"
+            ))),
         }
     }
 }
 
 impl<W: Write> Write for Sink<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.into.write(bytes).inspect_err(|error| self.failed = error.kind() != io::ErrorKind::Interrupted)
+        self.into
+            .write(bytes)
+            .inspect_err(|error| self.failed = error.kind() != io::ErrorKind::Interrupted)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -27,14 +27,24 @@ const DIRECTORIES: u64 = 4 << 20;
 const DIRECTORIES_OF_TREE: u64 = 16 << 20;
 
 /// Opens an archive, and checks its central directory.
-fn open<'a, 'b, R: Read + Seek>(job: &Job<'_>, from: &'a mut Budget<'b, R>) -> Result<ZipArchive<&'a mut Budget<'b, R>>> {
+fn open<'a, 'b, R: Read + Seek>(
+    job: &Job<'_>,
+    from: &'a mut Budget<'b, R>,
+) -> Result<ZipArchive<&'a mut Budget<'b, R>>> {
     // Permit no prefix before the first entry: the digest covers only bytes that are read. This refuses self-extracting programs.
-    let config = Config { archive_offset: ArchiveOffset::Known(0) };
+    let config = Config {
+        archive_offset: ArchiveOffset::Known(0),
+    };
     let left = from.left;
-    let archive = ZipArchive::with_config(config, from).map_err(|error| unread(job, "its directory", error))?;
+    let archive = ZipArchive::with_config(config, from)
+        .map_err(|error| unread(job, "its directory", error))?;
     left.set(None);
     if archive.len() > job.limits.entries {
-        return Err(job.fault(format_args!("has {} entries, and {} at most are read", archive.len(), job.limits.entries)));
+        return Err(job.fault(format_args!(
+            "has {} entries, and {} at most are read",
+            archive.len(),
+            job.limits.entries
+        )));
     }
     if archive.has_duplicate_names() {
         return Err(job.fault("has an entry that is there twice"));
@@ -42,10 +52,18 @@ fn open<'a, 'b, R: Read + Seek>(job: &Job<'_>, from: &'a mut Budget<'b, R>) -> R
     Ok(archive)
 }
 
-pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mut Sink<'_, W>) -> Result<()> {
+pub(super) fn take<W: Write>(
+    job: &Job<'_>,
+    archive: impl Read + Seek,
+    sink: &mut Sink<'_, W>,
+) -> Result<()> {
     let fault = |error: ZipError| unread(job, "its directory", error);
     let left = Cell::new(Some(DIRECTORIES));
-    let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES };
+    let mut from = Budget {
+        from: BufReader::new(archive),
+        left: &left,
+        most: DIRECTORIES,
+    };
     let mut archive = open(job, &mut from)?;
     let mut seen = HashSet::new();
     let mut wanted = None;
@@ -60,7 +78,9 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mu
         let mode = entry.unix_mode().unwrap_or(0) & KIND;
         let is_directory = entry.is_dir() || mode == DIRECTORY;
         if !is_directory && !matches!(mode, 0 | FILE) {
-            return Err(job.fault(format_args!("has an entry `{name}` that is a link or a device (mode {mode:o})")));
+            return Err(job.fault(format_args!(
+                "has an entry `{name}` that is a link or a device (mode {mode:o})"
+            )));
         }
         if !named {
             continue;
@@ -70,35 +90,55 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mu
         }
         let (size, packed) = (entry.size(), entry.compressed_size());
         if size > job.limits.size {
-            return Err(job.fault(format_args!("has `{name}` with {size} bytes, and {} at most are taken", job.limits.size)));
+            return Err(job.fault(format_args!(
+                "has `{name}` with {size} bytes, and {} at most are taken",
+                job.limits.size
+            )));
         }
         if size > SLACK && size / packed.max(1) >= job.limits.ratio {
             let ratio = job.limits.ratio;
-            return Err(job.fault(format_args!("has `{name}` with {size} bytes in {packed}: more than {ratio} times as many")));
+            return Err(job.fault(format_args!(
+                "has `{name}` with {size} bytes in {packed}: more than {ratio} times as many"
+            )));
         }
         wanted = Some((index, size));
     }
     // Central directory and local headers must agree, or two programs see two archives.
     archive.validate_header_consistency().map_err(fault)?;
-    let Some((index, size)) = wanted else { return Err(job.missing(&seen)) };
-    let entry = archive.by_index(index).map_err(|error| unread(job, job.entry, error))?;
+    let Some((index, size)) = wanted else {
+        return Err(job.missing(&seen));
+    };
+    let entry = archive
+        .by_index(index)
+        .map_err(|error| unread(job, job.entry, error))?;
     sink.copy(entry, size)?;
     let comment = archive.comment().len();
     ends(job, &mut from, comment)?;
     match sink.into.written() {
         written if written == size => Ok(()),
-        written => Err(job.fault(format_args!("has `{}` with {written} bytes, and says {size}", job.entry))),
+        written => Err(job.fault(format_args!(
+            "has `{}` with {written} bytes, and says {size}",
+            job.entry
+        ))),
     }
 }
 
 pub(super) fn unpack(job: &Job<'_>, archive: impl Read + Seek, tree: &mut Tree<'_>) -> Result<()> {
     let left = Cell::new(Some(DIRECTORIES_OF_TREE));
-    let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES_OF_TREE };
+    let mut from = Budget {
+        from: BufReader::new(archive),
+        left: &left,
+        most: DIRECTORIES_OF_TREE,
+    };
     let mut archive = open(job, &mut from)?;
-    archive.validate_header_consistency().map_err(|error| unread(job, "its directory", error))?;
+    archive
+        .validate_header_consistency()
+        .map_err(|error| unread(job, "its directory", error))?;
     for index in 0..archive.len() {
         tree.is_in_time()?;
-        let mut entry = archive.by_index(index).map_err(|error| unread(job, "an entry", error))?;
+        let mut entry = archive
+            .by_index(index)
+            .map_err(|error| unread(job, "an entry", error))?;
         let name = entry.name_raw().to_vec();
         let mode = entry.unix_mode().unwrap_or(0);
         match mode & KIND {
@@ -109,16 +149,22 @@ pub(super) fn unpack(job: &Job<'_>, archive: impl Read + Seek, tree: &mut Tree<'
             }
             LINK => {
                 let mut target = Vec::new();
-                (&mut entry).take(LONGEST_LINK + 1).read_to_end(&mut target).map_err(|error| job.unread("a link", &error))?;
+                (&mut entry)
+                    .take(LONGEST_LINK + 1)
+                    .read_to_end(&mut target)
+                    .map_err(|error| job.unread("a link", &error))?;
                 if target.len() as u64 > LONGEST_LINK {
                     return Err(job.hostile(&name, "which leads further than any path"));
                 }
                 tree.link(&name, &target)?;
             }
             kind => {
-                return Err(
-                    job.hostile(&name, format_args!("which is a device, or another thing that is no file (mode {kind:o})"))
-                );
+                return Err(job.hostile(
+                    &name,
+                    format_args!(
+                        "which is a device, or another thing that is no file (mode {kind:o})"
+                    ),
+                ));
             }
         }
     }
@@ -133,14 +179,21 @@ const LONGEST_LINK: u64 = 4096;
 fn ends(job: &Job<'_>, from: &mut (impl Read + Seek), comment: usize) -> Result<()> {
     let mut record = [0; 22];
     let mut read = || {
-        let at = from.seek(SeekFrom::End(-i64::try_from(record.len() + comment).unwrap_or(i64::MAX)))?;
+        let at = from.seek(SeekFrom::End(
+            -i64::try_from(record.len() + comment).unwrap_or(i64::MAX),
+        ))?;
         from.read_exact(&mut record).map(|()| at)
     };
     let at = read().map_err(|error| job.unread("the record of its end", &error))?;
     if !record.starts_with(b"PK\x05\x06") {
         return Err(job.fault("has bytes after its end"));
     }
-    let number = |at: usize| record.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes);
+    let number = |at: usize| {
+        record
+            .get(at..at + 4)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map_or(u32::MAX, u32::from_le_bytes)
+    };
     let (size, start) = (number(12), number(16));
     // A Zip64 archive has its numbers in another record.
     let is_large = size == u32::MAX || start == u32::MAX;
@@ -154,7 +207,9 @@ fn ends(job: &Job<'_>, from: &mut (impl Read + Seek), comment: usize) -> Result<
 fn unread(job: &Job<'_>, what: &str, error: ZipError) -> Error {
     match error {
         ZipError::Io(error) => job.unread(what, &error),
-        error => job.fault(format_args!("is no zip that can be read, in {what}: {error}")),
+        error => job.fault(format_args!(
+            "is no zip that can be read, in {what}: {error}"
+        )),
     }
 }
 
@@ -171,7 +226,9 @@ impl<R: Read> Read for Budget<'_, R> {
         let read = self.from.read(into)?;
         if let Some(left) = self.left.get() {
             let left = left.checked_sub(read as u64);
-            self.left.set(Some(left.ok_or_else(|| io::Error::other(format!("it has more than {} bytes", self.most)))?));
+            self.left.set(Some(left.ok_or_else(|| {
+                io::Error::other(format!("it has more than {} bytes", self.most))
+            })?));
         }
         Ok(read)
     }

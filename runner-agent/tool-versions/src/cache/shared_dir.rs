@@ -59,8 +59,16 @@ impl SharedDir {
         let path = self.root.join(LOCKS).join(key);
         make(path.parent().unwrap_or(&path))?;
         let mut options = OpenOptions::new();
-        let lock = options.create(true).truncate(false).write(true).mode(0o644).open(&path).map_err(at(&path))?;
-        Ok(is_ours(|| lock.try_lock(), patience).map_err(at(&path))?.then_some(lock))
+        let lock = options
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o644)
+            .open(&path)
+            .map_err(at(&path))?;
+        Ok(is_ours(|| lock.try_lock(), patience)
+            .map_err(at(&path))?
+            .then_some(lock))
     }
 
     /// The path where the holder of the lock prepares an entry.
@@ -94,7 +102,11 @@ impl SharedDir {
     /// # Errors
     /// Storage: a sync failed.
     pub fn sync_above(&self, piece: &Path) -> Result<()> {
-        piece.ancestors().skip(1).take_while(|dir| dir.starts_with(&self.root)).try_for_each(sync)
+        piece
+            .ancestors()
+            .skip(1)
+            .take_while(|dir| dir.starts_with(&self.root))
+            .try_for_each(sync)
     }
 
     /// Discards a piece: invisible at once, then deleted.
@@ -129,7 +141,11 @@ impl SharedDir {
         let mut size: u64 = all.iter().map(|one| piece(one).size).sum();
         let mut discarded = Vec::new();
         for one in all {
-            let Piece { dir, size: bytes, used } = piece(&one);
+            let Piece {
+                dir,
+                size: bytes,
+                used,
+            } = piece(&one);
             if size <= most || used >= spared {
                 break;
             }
@@ -157,7 +173,9 @@ impl SharedDir {
         for name in names(&aside)? {
             // A process that prepares an entry holds its lock. A name without a lock file is a temporary file that is about to lose its
             // name.
-            let turn = File::open(self.root.join(LOCKS).join(&name)).ok().filter(|lock| lock.try_lock().is_ok());
+            let turn = File::open(self.root.join(LOCKS).join(&name))
+                .ok()
+                .filter(|lock| lock.try_lock().is_ok());
             if turn.is_some() || name.starts_with(GONE) {
                 // Another process may be deleting it as well.
                 let _ = remove(&aside.join(name));
@@ -174,7 +192,11 @@ impl SharedDir {
 pub fn hold(piece: &Path) -> Result<Option<File>> {
     let path = piece.join(USED);
     // A read-only cache cannot be pruned either. A lock needs no write access.
-    let opened = File::options().create(true).append(true).open(&path).or_else(|error| File::open(&path).map_err(|_| error));
+    let opened = File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .or_else(|error| File::open(&path).map_err(|_| error));
     let used = match opened {
         Err(error) if is_gone(&error) => return Ok(None),
         used => used.map_err(at(&path))?,
@@ -185,7 +207,9 @@ pub fn hold(piece: &Path) -> Result<Option<File>> {
     // Between open and lock the piece may have been discarded and even recreated: then the lock is on the old file.
     let inode = |meta: fs::Metadata| meta.ino();
     let ours = used.metadata().map(inode).map_err(at(&path))?;
-    Ok(fs::metadata(&path).is_ok_and(|meta| inode(meta) == ours).then_some(used))
+    Ok(fs::metadata(&path)
+        .is_ok_and(|meta| inode(meta) == ours)
+        .then_some(used))
 }
 
 /// Tries to get a lock for `patience`. Blocks the thread.
@@ -217,20 +241,33 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", own()));
     let fresh = PathBuf::from(name);
-    let written = File::options().create_new(true).write(true).open(&fresh).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    written.and_then(|()| fs::rename(&fresh, path)).inspect_err(|_| {
-        let _ = fs::remove_file(&fresh);
-    })
+    let written = File::options()
+        .create_new(true)
+        .write(true)
+        .open(&fresh)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()
+        });
+    written
+        .and_then(|()| fs::rename(&fresh, path))
+        .inspect_err(|_| {
+            let _ = fs::remove_file(&fresh);
+        })
 }
 
 /// A unique name: processes of different pods may have the same id.
 fn own() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let moment = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-    format!("{}-{moment}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    let moment = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
+    format!(
+        "{}-{moment}-{}",
+        std::process::id(),
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 /// The names in a directory, sorted; none when there is no directory.
@@ -242,7 +279,10 @@ pub fn names(dir: &Path) -> Result<Vec<String>> {
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
         entries => entries.map_err(at(dir))?,
     };
-    let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let mut names: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
     names.sort();
     Ok(names)
 }
@@ -271,12 +311,17 @@ pub fn remove(dir: &Path) -> Result<()> {
 /// # Errors
 /// Storage: the sync failed.
 pub fn sync(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(at(dir))
 }
 
 /// Whether the error means that the path does not exist.
 pub fn is_gone(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 /// Makes a storage error for a path.

@@ -24,48 +24,94 @@ impl Installer {
     /// Configuration when there is no such version; those of [`list_cache::known`] when no local version fits either.
     pub async fn choose(&self, decision: &Decision, local: &[Version]) -> Result<Chosen> {
         if let Some(version) = decision.request.exact() {
-            return Ok(Chosen { version: version.clone(), local: false, remark: None });
+            return Ok(Chosen {
+                version: version.clone(),
+                local: false,
+                remark: None,
+            });
         }
         let mut local: Vec<Version> = local.to_vec();
-        local.extend(self.store.list()?.into_iter().filter(|one| one.tool == decision.tool).map(|one| one.version));
+        local.extend(
+            self.store
+                .list()?
+                .into_iter()
+                .filter(|one| one.tool == decision.tool)
+                .map(|one| one.version),
+        );
         let newest_local = || decision.choose(&local).cloned();
         let Some(channel) = self.channel(decision.tool) else {
-            let version = newest_local().ok_or_else(|| decision.unmet(&local, "versions at hand"))?;
-            return Ok(Chosen { version, local: true, remark: None });
+            let version =
+                newest_local().ok_or_else(|| decision.unmet(&local, "versions at hand"))?;
+            return Ok(Chosen {
+                version,
+                local: true,
+                remark: None,
+            });
         };
         if !self.may_read(channel) {
             let where_ = "versions at hand (offline)";
             let version = newest_local().ok_or_else(|| decision.unmet(&local, where_))?;
-            return Ok(Chosen { version, local: true, remark: None });
+            return Ok(Chosen {
+                version,
+                local: true,
+                remark: None,
+            });
         }
-        let known = match list_cache::known(&channel.source()?, &self.lists, SystemTime::now()).await {
-            Ok(known) => known,
-            // The mirror cannot be reached. Local versions must not hide a wrong setting of the mirror.
-            Err(error) if matches!(error.kind, Kind::Unavailable | Kind::Integrity) => {
-                let Some(version) = newest_local() else {
-                    return Err(Error {
-                        text: format!("{}; {}", decision.unmet(&local, "versions at hand").text, error.text),
-                        ..error
+        let known =
+            match list_cache::known(&channel.source()?, &self.lists, SystemTime::now()).await {
+                Ok(known) => known,
+                // The mirror cannot be reached. Local versions must not hide a wrong setting of the mirror.
+                Err(error) if matches!(error.kind, Kind::Unavailable | Kind::Integrity) => {
+                    let Some(version) = newest_local() else {
+                        return Err(Error {
+                            text: format!(
+                                "{}; {}",
+                                decision.unmet(&local, "versions at hand").text,
+                                error.text
+                            ),
+                            ..error
+                        });
+                    };
+                    let remark = Some(format!(
+                        "the newest at hand, since no list can be had: {}",
+                        error.text
+                    ));
+                    return Ok(Chosen {
+                        version,
+                        local: true,
+                        remark,
                     });
-                };
-                let remark = Some(format!("the newest at hand, since no list can be had: {}", error.text));
-                return Ok(Chosen { version, local: true, remark });
-            }
-            Err(error) => return Err(error),
-        };
+                }
+                Err(error) => return Err(error),
+            };
         let remark = known.stale.map(|why| {
             let mut text = "by a list that is ".to_owned();
             let minutes = known.age.as_secs() / 60;
-            let _ = if minutes < 120 { write!(text, "{minutes} min old") } else { write!(text, "{} h old", minutes / 60) };
+            let _ = if minutes < 120 {
+                write!(text, "{minutes} min old")
+            } else {
+                write!(text, "{} h old", minutes / 60)
+            };
             let _ = write!(text, ": {why}");
             text
         });
         if let Some(version) = decision.choose(&known.versions).cloned() {
-            return Ok(Chosen { version, local: false, remark });
+            return Ok(Chosen {
+                version,
+                local: false,
+                remark,
+            });
         }
         match newest_local() {
-            Some(version) => Ok(Chosen { version, local: true, remark }),
-            None => Err(decision.unmet(&known.versions, &format!("the newest at {}", channel.mirror.list))),
+            Some(version) => Ok(Chosen {
+                version,
+                local: true,
+                remark,
+            }),
+            None => Err(decision.unmet(
+                &known.versions,
+                &format!("the newest at {}", channel.mirror.list),
+            )),
         }
     }
 }

@@ -51,15 +51,27 @@ impl Installer {
     /// # Errors
     /// Integrity when downloaded or cached bytes are not the published ones; they are removed. Configuration when there is no
     /// such version, unavailable when the mirror or another installer does not finish in time, storage for the disk.
-    pub async fn get(&self, tool: Tool, version: &Version, progress: http::Progress<'_>) -> Result<Got> {
+    pub async fn get(
+        &self,
+        tool: Tool,
+        version: &Version,
+        progress: http::Progress<'_>,
+    ) -> Result<Got> {
         if let Some(got) = self.cached(tool, version).await? {
             return Ok(got);
         }
         let begun = Instant::now();
-        let channel = self.channel(tool).filter(|channel| self.may_read(channel)).ok_or_else(|| {
-            let why = if self.offline { "the network is not used (offline)" } else { "there is no mirror of it" };
-            Error::configuration(format!("{tool} {version} is not at hand, and {why}"))
-        })?;
+        let channel = self
+            .channel(tool)
+            .filter(|channel| self.may_read(channel))
+            .ok_or_else(|| {
+                let why = if self.offline {
+                    "the network is not used (offline)"
+                } else {
+                    "there is no mirror of it"
+                };
+                Error::configuration(format!("{tool} {version} is not at hand, and {why}"))
+            })?;
         let (store, of, patience) = (self.store.clone(), version.clone(), self.patience);
         let turn = apart(move || store.turn(tool, &of, patience)).await?;
         // The previous holder of the lock has most likely installed it.
@@ -69,9 +81,21 @@ impl Installer {
         let (installed, signer, bytes) = self.install(channel, turn, progress).await?;
         let in_use = self.take(installed).await?;
         let from = channel.mirror.base.to_string();
-        let origin = Origin::Installed { from, signer, bytes, took: begun.elapsed() };
-        let remark = channel.verification.lowered().map(|how| format!("{how} ({})", channel.mirror.base));
-        Ok(Got { in_use, origin, remark })
+        let origin = Origin::Installed {
+            from,
+            signer,
+            bytes,
+            took: begun.elapsed(),
+        };
+        let remark = channel
+            .verification
+            .lowered()
+            .map(|how| format!("{how} ({})", channel.mirror.base));
+        Ok(Got {
+            in_use,
+            origin,
+            remark,
+        })
     }
 
     /// The cached version, if its proof meets the current settings. A version that was installed with less verification, or signed by a key
@@ -94,8 +118,15 @@ impl Installer {
                 (None, Some(_)) => false,
             };
             if proven {
-                let remark = proof.signer.is_none().then(|| format!("installed from {} without a signature", proof.source));
-                return Ok(Some(Got { in_use: self.take(installed).await?, origin: Origin::Cached, remark }));
+                let remark = proof
+                    .signer
+                    .is_none()
+                    .then(|| format!("installed from {} without a signature", proof.source));
+                return Ok(Some(Got {
+                    in_use: self.take(installed).await?,
+                    origin: Origin::Cached,
+                    remark,
+                }));
             }
         }
         Ok(None)
@@ -145,12 +176,38 @@ impl Installer {
         // The sums are small, and without a valid signature the archive is not downloaded.
         let (sums, signed) = sums_of(channel, &source, &assets, &what).await?;
         let mut file = tokio::fs::File::from_std(turn.nameless()?);
-        let bytes = source.download(&assets.archive, &what, &mut file, self.limits.size, progress).await?;
+        let bytes = source
+            .download(
+                &assets.archive,
+                &what,
+                &mut file,
+                self.limits.size,
+                progress,
+            )
+            .await?;
         let file = file.into_std().await;
         let signer = signed.map(|signed| signed.key.to_string());
-        let (limits, source, by) = (self.limits, assets.archive.location.to_string(), signer.clone());
+        let (limits, source, by) = (
+            self.limits,
+            assets.archive.location.to_string(),
+            signer.clone(),
+        );
         let (name, entry) = (assets.archive.name, assets.entry);
-        let installed = apart(move || unpack(&turn, file, &Wanted { name, entry, limits, source, sums, signer: by })).await?;
+        let installed = apart(move || {
+            unpack(
+                &turn,
+                file,
+                &Wanted {
+                    name,
+                    entry,
+                    limits,
+                    source,
+                    sums,
+                    signer: by,
+                },
+            )
+        })
+        .await?;
         Ok((installed, signer, bytes))
     }
 }
@@ -166,13 +223,24 @@ struct Wanted {
 }
 
 /// Downloads the sums, verifies their signature, and checks that they list the archive.
-async fn sums_of(channel: &Channel, source: &Source, assets: &Assets, what: &str) -> Result<(Option<Sums>, Option<Signed>)> {
+async fn sums_of(
+    channel: &Channel,
+    source: &Source,
+    assets: &Assets,
+    what: &str,
+) -> Result<(Option<Sums>, Option<Signed>)> {
     let keys = match &channel.verification {
         Verification::Signature(keys) => Some(keys.ring(channel.mirror.tool)?),
         Verification::Sums => None,
         Verification::Nothing => return Ok((None, None)),
     };
-    let text = source.small(&assets.sums.location, &format!("the sums of {what}"), sums::LARGEST as u64).await?;
+    let text = source
+        .small(
+            &assets.sums.location,
+            &format!("the sums of {what}"),
+            sums::LARGEST as u64,
+        )
+        .await?;
     let signed = match keys {
         Some(keys) => {
             let signature = signature_of(source, assets, what).await?;
@@ -190,25 +258,43 @@ async fn signature_of(source: &Source, assets: &Assets, what: &str) -> Result<Ve
     let mut missing = Vec::new();
     for asset in &assets.signatures {
         let what = format!("the signature of {what}");
-        match source.small(&asset.location, &what, signature::LARGEST as u64).await {
+        match source
+            .small(&asset.location, &what, signature::LARGEST as u64)
+            .await
+        {
             Err(error) if error.kind == Kind::Configuration => missing.push(error.text),
             answer => return answer,
         }
     }
-    Err(Error::integrity(format!("{what} is not signed: {}; nothing was installed", missing.join("; "))))
+    Err(Error::integrity(format!(
+        "{what} is not signed: {}; nothing was installed",
+        missing.join("; ")
+    )))
 }
 
 /// Compares the archive with its sum and installs its executable.
 fn unpack(turn: &Turn, mut file: File, wanted: &Wanted) -> Result<Installed> {
-    let Wanted { name, entry, limits, .. } = wanted;
+    let Wanted {
+        name,
+        entry,
+        limits,
+        ..
+    } = wanted;
     let storage = |error: &io::Error| Error::storage(name, error);
     file.rewind().map_err(|error| storage(&error))?;
-    let found = Digest::read(BufReader::with_capacity(256 * 1024, &file)).map_err(|error| storage(&error))?;
+    let found = Digest::read(BufReader::with_capacity(256 * 1024, &file))
+        .map_err(|error| storage(&error))?;
     if let Some(sums) = &wanted.sums {
         sums.check(name, &found)?;
     }
     let mut staging = turn.begin()?;
-    archive::take(name, BufReader::with_capacity(256 * 1024, &file), entry, limits, &mut staging)?;
+    archive::take(
+        name,
+        BufReader::with_capacity(256 * 1024, &file),
+        entry,
+        limits,
+        &mut staging,
+    )?;
     staging.commit(&Proof {
         source: wanted.source.clone(),
         archive: found.to_string(),
@@ -220,5 +306,10 @@ fn unpack(turn: &Turn, mut file: File, wanted: &Wanted) -> Result<Installed> {
 /// Runs blocking work.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Error::storage("the cache of tools", &io::Error::other(error))))
+    done.unwrap_or_else(|error| {
+        Err(Error::storage(
+            "the cache of tools",
+            &io::Error::other(error),
+        ))
+    })
 }

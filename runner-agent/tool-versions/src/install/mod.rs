@@ -20,7 +20,10 @@ use std::{
 pub use choose::Chosen;
 pub use get::{Got, Origin};
 
-use crate::{Error, Fingerprint, Keyring, Mirror, Platform, Result, Source, Store, Tool, archive::Limits, releases::http::Rules};
+use crate::{
+    Error, Fingerprint, Keyring, Mirror, Platform, Result, Source, Store, Tool, archive::Limits,
+    releases::http::Rules,
+};
 
 /// The keys that releases are verified with.
 #[derive(Clone, Debug)]
@@ -44,7 +47,10 @@ impl Keys {
     pub fn ring(&self, tool: Tool) -> Result<Keyring> {
         match self {
             Self::BuiltIn => Keyring::built_in(tool),
-            Self::Own { armored, fingerprints } => Keyring::from_armored(armored, fingerprints),
+            Self::Own {
+                armored,
+                fingerprints,
+            } => Keyring::from_armored(armored, fingerprints),
         }
     }
 }
@@ -60,7 +66,9 @@ pub fn output_of(command: &mut Command) -> io::Result<Output> {
     let until = Instant::now() + INHERITED;
     loop {
         match command.output() {
-            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < until => {
+            Err(error)
+                if error.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < until =>
+            {
                 thread::sleep(Duration::from_millis(5));
             }
             output => return output,
@@ -90,7 +98,12 @@ impl Default for Ask {
     /// Runs it as a child of this process, with its rights.
     fn default() -> Self {
         Self::by(|binary| {
-            let output = output_of(Command::new(binary).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()))?;
+            let output = output_of(
+                Command::new(binary)
+                    .arg("--version")
+                    .stdin(Stdio::null())
+                    .stderr(Stdio::null()),
+            )?;
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         })
     }
@@ -119,7 +132,9 @@ impl Verification {
         match self {
             Self::Signature(_) => None,
             Self::Sums => Some("no signature is checked, as the operator configured"),
-            Self::Nothing => Some("neither signature nor sum is checked, as the operator configured"),
+            Self::Nothing => {
+                Some("neither signature nor sum is checked, as the operator configured")
+            }
         }
     }
 }
@@ -167,7 +182,9 @@ pub const PATIENCE: Duration = Duration::from_secs(1200);
 
 impl Installer {
     fn channel(&self, tool: Tool) -> Option<&Channel> {
-        self.channels.iter().find(|channel| channel.mirror.tool == tool)
+        self.channels
+            .iter()
+            .find(|channel| channel.mirror.tool == tool)
     }
 
     /// Whether a mirror may be read. One on disk always may.

@@ -32,7 +32,8 @@ struct Cached {
 impl Cached {
     /// Whether the list is fresh at a time in Unix seconds. A list from the future is stale.
     fn is_fresh(&self, now: u64) -> bool {
-        now.checked_sub(self.fetched).is_some_and(|age| age < TIME_TO_LIVE.as_secs())
+        now.checked_sub(self.fetched)
+            .is_some_and(|age| age < TIME_TO_LIVE.as_secs())
     }
 }
 
@@ -57,7 +58,11 @@ pub async fn known(source: &Source, directory: &Path, now: SystemTime) -> Result
     if matches!(mirror.list, Location::File(_)) {
         // A mirror on disk needs no cache.
         return match source.list(None).await? {
-            List::New { versions, .. } => Ok(Known { versions, age: Duration::ZERO, stale: None }),
+            List::New { versions, .. } => Ok(Known {
+                versions,
+                age: Duration::ZERO,
+                stale: None,
+            }),
             List::NotModified => Err(Error::integrity(format!("{from} has no list"))),
         };
     }
@@ -65,31 +70,66 @@ pub async fn known(source: &Source, directory: &Path, now: SystemTime) -> Result
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let known = load(&path).filter(|(cached, _)| cached.from == from);
     let (cached, versions) = known.unzip();
-    let age = cached.as_ref().map(|cached| Duration::from_secs(now.saturating_sub(cached.fetched))).unwrap_or_default();
+    let age = cached
+        .as_ref()
+        .map(|cached| Duration::from_secs(now.saturating_sub(cached.fetched)))
+        .unwrap_or_default();
     if cached.as_ref().is_some_and(|cached| cached.is_fresh(now)) {
-        return Ok(Known { versions: versions.unwrap_or_default(), age, stale: None });
+        return Ok(Known {
+            versions: versions.unwrap_or_default(),
+            age,
+            stale: None,
+        });
     }
     let etag = cached.as_ref().and_then(|cached| cached.etag.as_deref());
     let fetched = match (source.list(etag).await, &versions) {
         (Ok(List::New { versions, etag }), _) => {
             let names = versions.iter().map(Version::to_string).collect();
-            save(&path, &Cached { from, etag, fetched: now, versions: names });
+            save(
+                &path,
+                &Cached {
+                    from,
+                    etag,
+                    fetched: now,
+                    versions: names,
+                },
+            );
             versions
         }
         (Ok(List::NotModified), Some(versions)) => {
             if let Some(cached) = cached {
-                save(&path, &Cached { fetched: now, ..cached });
+                save(
+                    &path,
+                    &Cached {
+                        fetched: now,
+                        ..cached
+                    },
+                );
             }
             versions.clone()
         }
-        (Ok(List::NotModified), None) => return Err(Error::integrity(format!("{from} answered as if it had been asked before"))),
-        (Err(error), Some(versions)) if matches!(error.kind, Kind::Unavailable | Kind::Integrity) => {
+        (Ok(List::NotModified), None) => {
+            return Err(Error::integrity(format!(
+                "{from} answered as if it had been asked before"
+            )));
+        }
+        (Err(error), Some(versions))
+            if matches!(error.kind, Kind::Unavailable | Kind::Integrity) =>
+        {
             tracing::warn!(%error, age_s = age.as_secs(), "an older list of versions is used");
-            return Ok(Known { versions: versions.clone(), age, stale: Some(error.text) });
+            return Ok(Known {
+                versions: versions.clone(),
+                age,
+                stale: Some(error.text),
+            });
         }
         (Err(error), _) => return Err(error),
     };
-    Ok(Known { versions: fetched, age: Duration::ZERO, stale: None })
+    Ok(Known {
+        versions: fetched,
+        age: Duration::ZERO,
+        stale: None,
+    })
 }
 
 /// Reads a cached list; `None` when it is invalid or empty.
@@ -99,9 +139,21 @@ fn load(path: &Path) -> Option<(Cached, Vec<Version>)> {
         return None;
     }
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(lists::LARGEST).read_to_end(&mut bytes).ok()?;
+    File::open(path)
+        .ok()?
+        .take(lists::LARGEST)
+        .read_to_end(&mut bytes)
+        .ok()?;
     let cached: Cached = serde_json::from_slice(&bytes).ok()?;
-    let versions = lists::sorted("", cached.versions.iter().take(lists::MOST).filter_map(|name| name.parse().ok())).ok()?;
+    let versions = lists::sorted(
+        "",
+        cached
+            .versions
+            .iter()
+            .take(lists::MOST)
+            .filter_map(|name| name.parse().ok()),
+    )
+    .ok()?;
     Some((cached, versions))
 }
 

@@ -27,13 +27,30 @@ pub const PAGE: usize = 100;
 pub fn read(kind: ListKind, from: &str, bytes: &[u8]) -> Result<Vec<Version>> {
     let names = match kind {
         ListKind::HashiCorp => json::<Index>(from, bytes)?.versions.0,
-        ListKind::OpenTofu => json::<Api>(from, bytes)?.versions.0.into_iter().filter_map(|entry| entry.id).collect(),
+        ListKind::OpenTofu => json::<Api>(from, bytes)?
+            .versions
+            .0
+            .into_iter()
+            .filter_map(|entry| entry.id)
+            .collect(),
         ListKind::GitHub => return sorted(from, page(from, bytes)?.versions),
         ListKind::Html => return sorted(from, links(from, bytes)?),
-        ListKind::Directory => String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect(),
+        ListKind::Directory => String::from_utf8_lossy(bytes)
+            .lines()
+            .map(str::to_owned)
+            .collect(),
     };
     let strict = kind == ListKind::Directory;
-    sorted(from, names.iter().filter_map(|name| if strict { release(name) } else { name.parse().ok() }))
+    sorted(
+        from,
+        names.iter().filter_map(|name| {
+            if strict {
+                release(name)
+            } else {
+                name.parse().ok()
+            }
+        }),
+    )
 }
 
 /// A page of GitHub's API.
@@ -52,7 +69,10 @@ pub struct Page {
 pub fn page(from: &str, bytes: &[u8]) -> Result<Page> {
     let releases = json::<Bounded>(from, bytes)?.0;
     let entries = releases.len();
-    let published = releases.into_iter().filter(|release| release.draft != Some(true)).filter_map(|release| release.tag_name);
+    let published = releases
+        .into_iter()
+        .filter(|release| release.draft != Some(true))
+        .filter_map(|release| release.tag_name);
     let versions = published.filter_map(|tag| tag.parse().ok()).collect();
     Ok(Page { versions, entries })
 }
@@ -76,8 +96,13 @@ pub fn sorted(from: &str, versions: impl IntoIterator<Item = Version>) -> Result
 /// A directory or link name that is a release of three numbers, with or without `v` or the name of the tool. Names with fewer
 /// numbers are dates, those with more are hosts.
 fn release(name: &str) -> Option<Version> {
-    let name = ["terraform_", "tofu_", "terragrunt_"].iter().find_map(|tool| name.strip_prefix(tool)).unwrap_or(name);
-    name.parse::<Version>().ok().filter(|version| version.given() == 3)
+    let name = ["terraform_", "tofu_", "terragrunt_"]
+        .iter()
+        .find_map(|tool| name.strip_prefix(tool))
+        .unwrap_or(name);
+    name.parse::<Version>()
+        .ok()
+        .filter(|version| version.given() == 3)
 }
 
 /// The whitespace of HTML.
@@ -90,34 +115,51 @@ fn links(from: &str, bytes: &[u8]) -> Result<Vec<Version>> {
     // Without a regular expression, which takes half a minute for 16 MiB of spaces.
     for (at, href) in text.to_ascii_lowercase().match_indices("href") {
         let (before, after) = text.split_at(at);
-        let Some((target, rest)) = target(&after[href.len()..]).filter(|_| at >= end && before.ends_with(SPACES)) else {
+        let Some((target, rest)) =
+            target(&after[href.len()..]).filter(|_| at >= end && before.ends_with(SPACES))
+        else {
             continue;
         };
         end = text.len() - rest;
         if count >= MOST {
-            return Err(Error::integrity(format!("{from} has more than {MOST} links; it is no list of versions")));
+            return Err(Error::integrity(format!(
+                "{from} has more than {MOST} links; it is no list of versions"
+            )));
         }
         count += 1;
         let path = target.split(['?', '#']).next().unwrap_or_default();
         // A host may look like a version.
-        let path = path.split_once("//").map_or(path, |(_, rest)| rest.split_once('/').map_or("", |(_, path)| path));
-        versions.extend(path.rsplit('/').find(|part| !part.is_empty()).and_then(release));
+        let path = path.split_once("//").map_or(path, |(_, rest)| {
+            rest.split_once('/').map_or("", |(_, path)| path)
+        });
+        versions.extend(
+            path.rsplit('/')
+                .find(|part| !part.is_empty())
+                .and_then(release),
+        );
     }
     Ok(versions)
 }
 
 /// The value of `href`, if it has one, and the length of the text after it.
 fn target(after: &str) -> Option<(&str, usize)> {
-    let value = after.trim_start_matches(SPACES).strip_prefix('=')?.trim_start_matches(SPACES);
+    let value = after
+        .trim_start_matches(SPACES)
+        .strip_prefix('=')?
+        .trim_start_matches(SPACES);
     let value = value.strip_prefix(['"', '\'']).unwrap_or(value);
-    let end = value.find(|c| SPACES.contains(&c) || matches!(c, '"' | '\'' | '<' | '>')).unwrap_or(value.len());
+    let end = value
+        .find(|c| SPACES.contains(&c) || matches!(c, '"' | '\'' | '<' | '>'))
+        .unwrap_or(value.len());
     let (target, rest) = value.split_at(end);
     (!target.is_empty()).then_some((target, rest.len()))
 }
 
 fn text<'a>(from: &str, bytes: &'a [u8]) -> Result<std::borrow::Cow<'a, str>> {
     if bytes.len() as u64 > LARGEST {
-        return Err(Error::integrity(format!("{from} is larger than {LARGEST} bytes; it is no list of versions")));
+        return Err(Error::integrity(format!(
+            "{from} is larger than {LARGEST} bytes; it is no list of versions"
+        )));
     }
     Ok(String::from_utf8_lossy(bytes))
 }
@@ -136,13 +178,21 @@ fn json<'a, T: Deserialize<'a>>(from: &str, bytes: &'a [u8]) -> Result<T> {
     serde_json::from_slice(plain).map_err(|error| {
         // The error may quote a value of any length.
         let why: String = error.to_string().chars().take(100).collect();
-        Error::integrity(format!("{from} cannot be read as a list of versions: {why}; it begins with `{begin}`"))
+        Error::integrity(format!(
+            "{from} cannot be read as a list of versions: {why}; it begins with `{begin}`"
+        ))
     })
 }
 
 /// The first characters, on one line.
 fn begin(text: &str) -> String {
-    let plain = |c: char| if c.is_control() || c == '\u{feff}' { ' ' } else { c };
+    let plain = |c: char| {
+        if c.is_control() || c == '\u{feff}' {
+            ' '
+        } else {
+            c
+        }
+    };
     text.chars()
         .take(200)
         .map(plain)
@@ -193,7 +243,9 @@ impl<'de> Deserialize<'de> for Bounded {
                 let mut entries = Vec::new();
                 while let Some(entry) = from.next_element()? {
                     if entries.len() >= MOST {
-                        return Err(serde::de::Error::custom(format!("more than {MOST} releases")));
+                        return Err(serde::de::Error::custom(format!(
+                            "more than {MOST} releases"
+                        )));
                     }
                     entries.push(entry);
                 }
@@ -221,7 +273,9 @@ impl<'de> Deserialize<'de> for Keys {
                 let mut names = Vec::new();
                 while let Some((name, _)) = from.next_entry::<String, IgnoredAny>()? {
                     if names.len() >= MOST {
-                        return Err(serde::de::Error::custom(format!("more than {MOST} versions")));
+                        return Err(serde::de::Error::custom(format!(
+                            "more than {MOST} versions"
+                        )));
                     }
                     names.push(name);
                 }

@@ -42,7 +42,9 @@ impl Constraints {
     /// Whether this version may be chosen: it satisfies all constraints. A prerelease satisfies a constraint only if the constraint
     /// names a prerelease of the same MAJOR.MINOR.PATCH.
     pub fn allow(&self, version: &Version) -> bool {
-        self.parts.iter().all(|(operator, wanted)| allows(*operator, version, wanted))
+        self.parts
+            .iter()
+            .all(|(operator, wanted)| allows(*operator, version, wanted))
     }
 
     /// Whether a version satisfies all of them as Terraform and OpenTofu check themselves: a prerelease counts as its release
@@ -57,8 +59,15 @@ impl Constraints {
         // Each part of a constraint is a bound, or excludes one version. So if any version is allowed, one of these is: a bound, its
         // successor, `first`, or the successor of `first`.
         let bounds = parts.iter().map(|(_, bound)| bound.core());
-        let candidates = bounds.flat_map(|bound| [bound.next(), bound]).chain([first.clone(), first.next()]);
-        candidates.into_iter().any(|v| v >= *first && parts.iter().all(|(operator, wanted)| allows(*operator, &v, wanted)))
+        let candidates = bounds
+            .flat_map(|bound| [bound.next(), bound])
+            .chain([first.clone(), first.next()]);
+        candidates.into_iter().any(|v| {
+            v >= *first
+                && parts
+                    .iter()
+                    .all(|(operator, wanted)| allows(*operator, &v, wanted))
+        })
     }
 
     /// Whether a part names a prerelease, which `required_version` must not.
@@ -97,7 +106,10 @@ impl FromStr for Constraints {
                 "" => "a part of it is empty".to_owned(),
                 part if part.starts_with("==") => "`==` is written `=`".to_owned(),
                 part if part.contains("||") => "there is no `||`".to_owned(),
-                part => format!("`{}` is not understood", part.chars().take(40).collect::<String>()),
+                part => format!(
+                    "`{}` is not understood",
+                    part.chars().take(40).collect::<String>()
+                ),
             };
             Error::configuration(format!("`{short}` is not a version constraint: {why}"))
         };
@@ -106,7 +118,9 @@ impl FromStr for Constraints {
             .take(MOST_PARTS + 1)
             .map(|part| {
                 let plain = part.trim();
-                let digits = plain.find(|c: char| c == 'v' || c.is_ascii_digit()).unwrap_or(plain.len());
+                let digits = plain
+                    .find(|c: char| c == 'v' || c.is_ascii_digit())
+                    .unwrap_or(plain.len());
                 let (operator, version) = plain.split_at(digits);
                 let operator = match operator.trim() {
                     "" | "=" => Operator::Equal,
@@ -122,7 +136,9 @@ impl FromStr for Constraints {
             })
             .collect::<Result<_, _>>()?;
         if parts.len() > MOST_PARTS {
-            return Err(Error::configuration(format!("a version constraint has more than {MOST_PARTS} parts")));
+            return Err(Error::configuration(format!(
+                "a version constraint has more than {MOST_PARTS} parts"
+            )));
         }
         Ok(Self { parts })
     }
@@ -134,7 +150,9 @@ impl fmt::Display for Constraints {
         for (i, (operator, version)) in self.parts.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
             let text = version.to_string();
-            let (numbers, prerelease) = text.split_once('-').map_or((text.as_str(), None), |(n, p)| (n, Some(p)));
+            let (numbers, prerelease) = text
+                .split_once('-')
+                .map_or((text.as_str(), None), |(n, p)| (n, Some(p)));
             let numbers: Vec<_> = numbers.split('.').take(version.given().max(1)).collect();
             write!(f, "{comma}{}{}", operator.text(), numbers.join("."))?;
             if let Some(prerelease) = prerelease {

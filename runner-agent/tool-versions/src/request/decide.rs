@@ -35,7 +35,10 @@ pub struct Defaults {
 
 impl Default for Defaults {
     fn default() -> Self {
-        Self { tool: Tool::OpenTofu, versions: Vec::new() }
+        Self {
+            tool: Tool::OpenTofu,
+            versions: Vec::new(),
+        }
     }
 }
 
@@ -108,7 +111,9 @@ impl fmt::Display for ToolReason {
             Self::Requested(origin) => write!(f, "from {origin}"),
             Self::File(file) => write!(f, "by {}", file.display()),
             Self::Locked(place) => write!(f, "since {place} has providers of its registry"),
-            Self::Required { text, place } => write!(f, "since `{text}` ({place}) allows no OpenTofu"),
+            Self::Required { text, place } => {
+                write!(f, "since `{text}` ({place}) allows no OpenTofu")
+            }
             Self::Default => f.write_str("by default"),
         }
     }
@@ -136,7 +141,12 @@ pub struct Decision {
 /// # Errors
 /// Storage for an unreadable file; configuration for an invalid version or constraint; contradiction, with both places, when two
 /// of them contradict each other.
-pub fn decide(requested: &Requested, stack: &Path, root: &Path, defaults: &Defaults) -> Result<Decision> {
+pub fn decide(
+    requested: &Requested,
+    stack: &Path,
+    root: &Path,
+    defaults: &Defaults,
+) -> Result<Decision> {
     let (tool, tool_why) = match requested.tool {
         Some(tool) => (tool, ToolReason::Requested(requested.origin.clone())),
         None => tool_of(stack, root)?.unwrap_or((defaults.tool, ToolReason::Default)),
@@ -144,15 +154,24 @@ pub fn decide(requested: &Requested, stack: &Path, root: &Path, defaults: &Defau
     let mut decision = version_of(
         tool,
         tool_why,
-        requested.version.as_deref().map(|version| (version, &requested.origin)),
+        requested
+            .version
+            .as_deref()
+            .map(|version| (version, &requested.origin)),
         stack,
         root,
         defaults,
     )?;
     if tool == Tool::Terragrunt {
-        let default = if defaults.tool == Tool::Terragrunt { Tool::OpenTofu } else { defaults.tool };
+        let default = if defaults.tool == Tool::Terragrunt {
+            Tool::OpenTofu
+        } else {
+            defaults.tool
+        };
         let (tool, why) = plain_tool_of(stack, root)?.unwrap_or((default, ToolReason::Default));
-        decision.beneath = Some(Box::new(version_of(tool, why, None, stack, root, defaults)?));
+        decision.beneath = Some(Box::new(version_of(
+            tool, why, None, stack, root, defaults,
+        )?));
     }
     Ok(decision)
 }
@@ -163,7 +182,10 @@ pub fn decide(requested: &Requested, stack: &Path, root: &Path, defaults: &Defau
 /// Storage for an unreadable file, configuration for an invalid constraint.
 pub fn tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReason)>> {
     if let Some(file) = files::terragrunt_file(stack) {
-        return Ok(Some((Tool::Terragrunt, ToolReason::File(below(&file, root)))));
+        return Ok(Some((
+            Tool::Terragrunt,
+            ToolReason::File(below(&file, root)),
+        )));
     }
     plain_tool_of(stack, root)
 }
@@ -180,7 +202,9 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReas
     let mut nearest: Option<(usize, Tool, Place)> = None;
     for tool in [Tool::OpenTofu, Tool::Terraform] {
         if let Some((distance, place)) = files::own_file(tool, stack, root)?
-            && nearest.as_ref().is_none_or(|(before, ..)| distance < *before)
+            && nearest
+                .as_ref()
+                .is_none_or(|(before, ..)| distance < *before)
         {
             nearest = Some((distance, tool, place));
         }
@@ -190,22 +214,37 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReas
     }
     // The decision for the version notes unreadable files.
     let required = required::required(Tool::OpenTofu, stack, root, &mut Vec::new())?;
-    if let Some(own) = required.iter().find(|required| required.readers == Readers::Language) {
-        return Ok(Some((Tool::OpenTofu, ToolReason::File(own.place.file.clone()))));
+    if let Some(own) = required
+        .iter()
+        .find(|required| required.readers == Readers::Language)
+    {
+        return Ok(Some((
+            Tool::OpenTofu,
+            ToolReason::File(own.place.file.clone()),
+        )));
     }
     if let Some((tool, place)) = files::locked(stack, root)? {
         return Ok(Some((tool, ToolReason::Locked(place))));
     }
     // The first release of OpenTofu is 1.6.0.
     let first = Version::release(1, 6, 0);
-    let allow_it = |all: &[Required]| Constraints::any_from(all.iter().map(|one| &one.constraints), &first);
+    let allow_it =
+        |all: &[Required]| Constraints::any_from(all.iter().map(|one| &one.constraints), &first);
     if allow_it(&required) {
         return Ok(None);
     }
-    let alone = required.iter().find(|one| !allow_it(std::slice::from_ref(one)));
-    Ok(alone
-        .or(required.first())
-        .map(|one| (Tool::Terraform, ToolReason::Required { text: one.text.clone(), place: one.place.clone() })))
+    let alone = required
+        .iter()
+        .find(|one| !allow_it(std::slice::from_ref(one)));
+    Ok(alone.or(required.first()).map(|one| {
+        (
+            Tool::Terraform,
+            ToolReason::Required {
+                text: one.text.clone(),
+                place: one.place.clone(),
+            },
+        )
+    }))
 }
 
 /// The path for messages.
@@ -228,16 +267,34 @@ fn version_of(
     } else if let Some(said) = files::requested(tool, stack, root, &mut notes)? {
         (said.text, VersionReason::File(said.place))
     } else if let Some(first) = required.first() {
-        ("latest-allowed".to_owned(), VersionReason::Required(first.place.clone()))
-    } else if let Some((_, version, origin)) = defaults.versions.iter().find(|(of, ..)| *of == tool) {
+        (
+            "latest-allowed".to_owned(),
+            VersionReason::Required(first.place.clone()),
+        )
+    } else if let Some((_, version, origin)) = defaults.versions.iter().find(|(of, ..)| *of == tool)
+    {
         (version.clone(), VersionReason::Default(origin.clone()))
     } else {
         ("latest".to_owned(), VersionReason::Nothing)
     };
-    let request: Request = asked.parse().map_err(|error| Error::configuration(format!("{tool}, {}: {error}", why.exactly())))?;
-    let decision = Decision { tool, tool_why, request, asked, why, required, notes, beneath: None };
+    let request: Request = asked
+        .parse()
+        .map_err(|error| Error::configuration(format!("{tool}, {}: {error}", why.exactly())))?;
+    let decision = Decision {
+        tool,
+        tool_why,
+        request,
+        asked,
+        why,
+        required,
+        notes,
+        beneath: None,
+    };
     if let Some(version) = decision.request.exact()
-        && let Some(other) = decision.required.iter().find(|required| !required.accepts(version))
+        && let Some(other) = decision
+            .required
+            .iter()
+            .find(|required| !required.accepts(version))
     {
         return Err(Error::contradiction(format!(
             "{tool} {version} ({}) is not what the code requires: `{}` ({})",
@@ -253,38 +310,70 @@ impl Decision {
     /// Chooses among versions that the code accepts. A version that also satisfies constraints that it does not read precedes a newer one:
     /// code for OpenTofu with `~> 1.10.0` in a `.tf` file keeps 1.10. A version that does not satisfy them is chosen only if the tool was
     /// requested, not if it is the default.
-    pub fn choose<'a>(&self, versions: impl IntoIterator<Item = &'a Version>) -> Option<&'a Version> {
-        let takers = versions.into_iter().filter(|version| self.required.iter().all(|required| required.accepts(version)));
+    pub fn choose<'a>(
+        &self,
+        versions: impl IntoIterator<Item = &'a Version>,
+    ) -> Option<&'a Version> {
+        let takers = versions.into_iter().filter(|version| {
+            self.required
+                .iter()
+                .all(|required| required.accepts(version))
+        });
         let takers: Vec<_> = takers.collect();
-        let chosen = self.request.choose(takers.iter().copied(), |version| self.passed_over(version).is_none());
+        let chosen = self.request.choose(takers.iter().copied(), |version| {
+            self.passed_over(version).is_none()
+        });
         let is_said = self.tool_why != ToolReason::Default;
-        chosen.or_else(|| is_said.then(|| self.request.choose(takers.iter().copied(), |_| true)).flatten())
+        chosen.or_else(|| {
+            is_said
+                .then(|| self.request.choose(takers.iter().copied(), |_| true))
+                .flatten()
+        })
     }
 
     /// The first constraint that a version does not read and does not satisfy.
     fn passed_over(&self, version: &Version) -> Option<&Required> {
-        self.required.iter().find(|required| required.is_passed_over(version))
+        self.required
+            .iter()
+            .find(|required| required.is_passed_over(version))
     }
 
     /// The reason for a version, with the constraint it does not read.
     pub fn why_of(&self, version: &Version) -> String {
-        let Some(other) = self.passed_over(version) else { return self.why.to_string() };
+        let Some(other) = self.passed_over(version) else {
+            return self.why.to_string();
+        };
         let why = match &self.why {
             // The constraint does not allow this version, so it is not the reason.
             VersionReason::Required(place) if *place == other.place => "the newest".to_owned(),
             why => why.to_string(),
         };
         let (text, place) = (&other.text, &other.place);
-        format!("{why}; `{text}` ({place}) is for Terraform: since 1.12 OpenTofu reads required_version in .tofu files only")
+        format!(
+            "{why}; `{text}` ({place}) is for Terraform: since 1.12 OpenTofu reads required_version in .tofu files only"
+        )
     }
 
     /// The error when none of these versions fits.
-    pub fn unmet<'a>(&self, versions: impl IntoIterator<Item = &'a Version>, where_: &str) -> Error {
+    pub fn unmet<'a>(
+        &self,
+        versions: impl IntoIterator<Item = &'a Version>,
+        where_: &str,
+    ) -> Error {
         let mut list: Vec<_> = versions.into_iter().collect();
         list.sort();
         list.dedup();
-        let newest: Vec<_> = list.iter().rev().take(12).map(ToString::to_string).collect();
-        let list = if newest.is_empty() { "none".to_owned() } else { newest.join(", ") };
+        let newest: Vec<_> = list
+            .iter()
+            .rev()
+            .take(12)
+            .map(ToString::to_string)
+            .collect();
+        let list = if newest.is_empty() {
+            "none".to_owned()
+        } else {
+            newest.join(", ")
+        };
         let mut text = format!("no {} `{}` ({})", self.tool, self.asked, self.why.exactly());
         for required in &self.required {
             let _ = write!(text, " with `{}` ({})", required.text, required.place);

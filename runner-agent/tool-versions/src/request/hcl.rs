@@ -19,10 +19,17 @@ pub fn parse(text: &str) -> Result<Body, String> {
     if text.len() > LARGEST {
         return Err(format!("it is larger than {} KiB", LARGEST >> 10));
     }
-    let read = || parser::parse_body(text).map_err(|error| format!("line {}: {}", error.location().line(), error.message()));
+    let read = || {
+        parser::parse_body(text)
+            .map_err(|error| format!("line {}: {}", error.location().line(), error.message()))
+    };
     thread::scope(|scope| {
-        let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, read);
+        let thread = thread::Builder::new()
+            .stack_size(STACK)
+            .spawn_scoped(scope, read);
         let thread = thread.map_err(|error| format!("no thread can be started for it: {error}"))?;
-        thread.join().unwrap_or_else(|_| Err("its parser failed".to_owned()))
+        thread
+            .join()
+            .unwrap_or_else(|_| Err("its parser failed".to_owned()))
     })
 }

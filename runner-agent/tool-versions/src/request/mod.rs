@@ -54,11 +54,19 @@ pub struct Pattern(Regex);
 
 impl Pattern {
     fn new(text: &str) -> Result<Self, Error> {
-        let wrong = |why: String| Error::configuration(format!("`{text}` is not a pattern of versions: {why}"));
+        let wrong = |why: String| {
+            Error::configuration(format!("`{text}` is not a pattern of versions: {why}"))
+        };
         if text.is_empty() || text.len() > LONGEST_PATTERN {
-            return Err(wrong(format!("it has to have 1 to {LONGEST_PATTERN} characters")));
+            return Err(wrong(format!(
+                "it has to have 1 to {LONGEST_PATTERN} characters"
+            )));
         }
-        RegexBuilder::new(text).size_limit(LARGEST_PATTERN).build().map(Self).map_err(|error| wrong(error.to_string()))
+        RegexBuilder::new(text)
+            .size_limit(LARGEST_PATTERN)
+            .build()
+            .map(Self)
+            .map_err(|error| wrong(error.to_string()))
     }
 
     fn is_in(&self, version: &Version) -> bool {

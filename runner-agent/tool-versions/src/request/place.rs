@@ -24,7 +24,10 @@ pub struct Place {
 impl Place {
     /// A line of a file, relative to `root`.
     pub fn of(file: &Path, root: &Path, line: usize) -> Self {
-        Self { file: file.strip_prefix(root).unwrap_or(file).to_owned(), line }
+        Self {
+            file: file.strip_prefix(root).unwrap_or(file).to_owned(),
+            line,
+        }
     }
 }
 
@@ -46,24 +49,45 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>> {
     let what = || path.display().to_string();
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(None);
+        }
         Err(error) => return Err(Error::storage(what(), &error)),
     };
     // Skip directories, and pipes, which block without a writer.
-    let meta = file.metadata().map_err(|error| Error::storage(what(), &error))?;
+    let meta = file
+        .metadata()
+        .map_err(|error| Error::storage(what(), &error))?;
     if !meta.is_file() {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| Error::storage(what(), &error))?;
+    file.take(LARGEST + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Error::storage(what(), &error))?;
     if bytes.len() as u64 > LARGEST {
-        return Err(Error::configuration(format!("{} is larger than 1 MiB", what())));
+        return Err(Error::configuration(format!(
+            "{} is larger than 1 MiB",
+            what()
+        )));
     }
     let text = String::from_utf8_lossy(&bytes);
-    Ok(Some(text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned()))
+    Ok(Some(
+        text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned(),
+    ))
 }
 
 /// The line of a byte offset, from 1.
 pub(crate) fn line_of(text: &str, offset: usize) -> usize {
-    text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1
+    text.as_bytes()
+        .iter()
+        .take(offset)
+        .filter(|byte| **byte == b'\n')
+        .count()
+        + 1
 }

@@ -53,7 +53,10 @@ pub struct Required {
 impl Required {
     /// Whether a version accepts the code according to this constraint. A version that does not read the constraint accepts it.
     pub fn accepts(&self, version: &Version) -> bool {
-        let (is_newer, allowed) = (reads_own_files_only(version), self.constraints.allow_core(version));
+        let (is_newer, allowed) = (
+            reads_own_files_only(version),
+            self.constraints.allow_core(version),
+        );
         match self.readers {
             Readers::All => allowed,
             Readers::Before => is_newer || allowed,
@@ -64,7 +67,9 @@ impl Required {
 
     /// Whether a version does not read this constraint and contradicts it. Such a constraint is for Terraform, or for older versions.
     pub fn is_passed_over(&self, version: &Version) -> bool {
-        self.readers == Readers::Before && reads_own_files_only(version) && !self.constraints.allow_core(version)
+        self.readers == Readers::Before
+            && reads_own_files_only(version)
+            && !self.constraints.allow_core(version)
     }
 }
 
@@ -77,13 +82,21 @@ fn reads_own_files_only(version: &Version) -> bool {
 ///
 /// # Errors
 /// Storage when the directory cannot be read, configuration for an invalid constraint.
-pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) -> Result<Vec<Required>> {
+pub fn required(
+    tool: Tool,
+    stack: &Path,
+    root: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Required>> {
     if tool == Tool::Terragrunt {
         return Ok(Vec::new());
     }
     let (mut all, mut overrides): (Vec<Required>, Vec<Required>) = (Vec::new(), Vec::new());
     for path in configuration(tool, stack)? {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         let found = match place::read(&path) {
             Ok(None) => continue,
             Ok(Some(text)) => stated(tool, name, &text),
@@ -105,7 +118,11 @@ pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) 
                 (Tool::OpenTofu, false) if !is_of_opentofu(name) => Readers::Before,
                 _ => Readers::All,
             };
-            read.push(constraint(one.text, Place::of(&path, root, one.line), readers)?);
+            read.push(constraint(
+                one.text,
+                Place::of(&path, root, one.line),
+                readers,
+            )?);
         }
         if !is_override(name) {
             all.append(&mut read);
@@ -129,12 +146,21 @@ pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) 
 }
 
 fn constraint(text: String, place: Place, readers: Readers) -> Result<Required> {
-    let constraints: Constraints = text.parse().map_err(|error| Error::configuration(format!("{place}: {error}")))?;
+    let constraints: Constraints = text
+        .parse()
+        .map_err(|error| Error::configuration(format!("{place}: {error}")))?;
     if constraints.names_prerelease() {
         // Both tools fail with "Prerelease version constraints are not supported".
-        return Err(Error::configuration(format!("{place}: `{text}` names a prerelease, which required_version may not")));
+        return Err(Error::configuration(format!(
+            "{place}: `{text}` names a prerelease, which required_version may not"
+        )));
     }
-    Ok(Required { constraints, text, place, readers })
+    Ok(Required {
+        constraints,
+        text,
+        place,
+        readers,
+    })
 }
 
 /// The files of a stack that a tool reads, sorted by name. OpenTofu ignores `NAME.tf` beside `NAME.tofu`, and `NAME.tf.json`
@@ -145,26 +171,47 @@ fn constraint(text: String, place: Place, readers: Readers) -> Result<Required> 
 pub fn configuration(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
     let listed: io::Result<Vec<_>> = fs::read_dir(stack).and_then(Iterator::collect);
     let listed = listed.map_err(|error| Error::storage(stack.display(), &error))?;
-    let names: BTreeSet<String> = listed.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let names: BTreeSet<String> = listed
+        .iter()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
     let is_read = |name: &&String| {
-        if name.starts_with('.') || name.ends_with('~') || (name.starts_with('#') && name.ends_with('#')) {
+        if name.starts_with('.')
+            || name.ends_with('~')
+            || (name.starts_with('#') && name.ends_with('#'))
+        {
             return false;
         }
         let stem = |ending: &str| name.strip_suffix(ending);
-        match (tool, stem(".tofu").or(stem(".tofu.json")), stem(".tf"), stem(".tf.json")) {
+        match (
+            tool,
+            stem(".tofu").or(stem(".tofu.json")),
+            stem(".tf"),
+            stem(".tf.json"),
+        ) {
             (Tool::OpenTofu, None, Some(stem), _) => !names.contains(&format!("{stem}.tofu")),
-            (Tool::OpenTofu, None, None, Some(stem)) => !names.contains(&format!("{stem}.tofu.json")),
-            (Tool::OpenTofu, Some(_), _, _) | (Tool::Terraform, None, Some(_), _) | (Tool::Terraform, None, _, Some(_)) => true,
+            (Tool::OpenTofu, None, None, Some(stem)) => {
+                !names.contains(&format!("{stem}.tofu.json"))
+            }
+            (Tool::OpenTofu, Some(_), _, _)
+            | (Tool::Terraform, None, Some(_), _)
+            | (Tool::Terraform, None, _, Some(_)) => true,
             _ => false,
         }
     };
-    Ok(names.iter().filter(is_read).map(|name| stack.join(name)).collect())
+    Ok(names
+        .iter()
+        .filter(is_read)
+        .map(|name| stack.join(name))
+        .collect())
 }
 
 /// The first file that only OpenTofu reads.
 pub(crate) fn opentofu_file(stack: &Path) -> Result<Option<PathBuf>> {
     let of_tofu = |path: &PathBuf| path.to_str().is_some_and(is_of_opentofu);
-    Ok(configuration(Tool::OpenTofu, stack)?.into_iter().find(of_tofu))
+    Ok(configuration(Tool::OpenTofu, stack)?
+        .into_iter()
+        .find(of_tofu))
 }
 
 fn is_of_opentofu(name: &str) -> bool {
@@ -195,16 +242,26 @@ type Found = Result<Vec<Stated>, String>;
 /// # Errors
 /// The syntax error.
 pub fn said(tool: Tool, name: &str, text: &str) -> Result<Vec<(String, usize)>, String> {
-    Ok(stated(tool, name, text)?.into_iter().map(|one| (one.text, one.line)).collect())
+    Ok(stated(tool, name, text)?
+        .into_iter()
+        .map(|one| (one.text, one.line))
+        .collect())
 }
 
 fn stated(tool: Tool, name: &str, text: &str) -> Found {
-    if has_ending(name, ".json") { of_json(text) } else { of_hcl(text, tool) }
+    if has_ending(name, ".json") {
+        of_json(text)
+    } else {
+        of_hcl(text, tool)
+    }
 }
 
 fn of_hcl(text: &str, tool: Tool) -> Found {
     // Parse only files that contain one of the names, which are few. The names have no other spelling.
-    if !["required_version", "compatible_with"].iter().any(|name| text.contains(name)) {
+    if !["required_version", "compatible_with"]
+        .iter()
+        .any(|name| text.contains(name))
+    {
         return Ok(Vec::new());
     }
     let body = hcl::parse(text)?;
@@ -215,7 +272,11 @@ fn of_hcl(text: &str, tool: Tool) -> Found {
                 found.extend(attribute(&block.body, "required_version", text)?);
             }
             "language" if tool == Tool::OpenTofu => {
-                for inner in block.body.blocks().filter(|inner| inner.ident.as_str() == "compatible_with") {
+                for inner in block
+                    .body
+                    .blocks()
+                    .filter(|inner| inner.ident.as_str() == "compatible_with")
+                {
                     found.extend(attribute(&inner.body, "opentofu", text)?);
                 }
                 found.extend(object(block, text)?);
@@ -228,15 +289,26 @@ fn of_hcl(text: &str, tool: Tool) -> Found {
 
 /// `required_version` of a `terraform` block, or `opentofu` of a `compatible_with` block.
 fn attribute(body: &Body, name: &str, text: &str) -> Result<Option<Stated>, String> {
-    let Some(attribute) = body.get_attribute(name) else { return Ok(None) };
+    let Some(attribute) = body.get_attribute(name) else {
+        return Ok(None);
+    };
     let line = attribute.span().map_or(1, |span| line_of(text, span.start));
-    let value = attribute.value.as_str().ok_or_else(|| format!("line {line}: {name} is no plain text"))?;
-    Ok(Some(Stated { text: value.to_owned(), line, in_language: name == "opentofu" }))
+    let value = attribute
+        .value
+        .as_str()
+        .ok_or_else(|| format!("line {line}: {name} is no plain text"))?;
+    Ok(Some(Stated {
+        text: value.to_owned(),
+        line,
+        in_language: name == "opentofu",
+    }))
 }
 
 /// `compatible_with = { opentofu = "…" }`.
 fn object(block: &Block, text: &str) -> Result<Option<Stated>, String> {
-    let Some(attribute) = block.body.get_attribute("compatible_with") else { return Ok(None) };
+    let Some(attribute) = block.body.get_attribute("compatible_with") else {
+        return Ok(None);
+    };
     let line = attribute.span().map_or(1, |span| line_of(text, span.start));
     let Expression::Object(object) = &attribute.value else {
         return Err(format!("line {line}: compatible_with is no object"));
@@ -247,8 +319,15 @@ fn object(block: &Block, text: &str) -> Result<Option<Stated>, String> {
             ObjectKey::Expression(expression) => expression.as_str().unwrap_or_default(),
         };
         if name == "opentofu" {
-            let value = value.expr().as_str().ok_or_else(|| format!("line {line}: opentofu is no plain text"))?;
-            return Ok(Some(Stated { text: value.to_owned(), line, in_language: true }));
+            let value = value
+                .expr()
+                .as_str()
+                .ok_or_else(|| format!("line {line}: opentofu is no plain text"))?;
+            return Ok(Some(Stated {
+                text: value.to_owned(),
+                line,
+                in_language: true,
+            }));
         }
     }
     Ok(None)
@@ -256,7 +335,9 @@ fn object(block: &Block, text: &str) -> Result<Option<Stated>, String> {
 
 fn of_json(text: &str) -> Found {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let line = text.find("\"required_version\"").map_or(1, |offset| line_of(text, offset));
+    let line = text
+        .find("\"required_version\"")
+        .map_or(1, |offset| line_of(text, offset));
     // A block is an object or a list of objects.
     let blocks = match &value["terraform"] {
         Value::Array(blocks) => blocks.iter().collect(),
@@ -266,7 +347,11 @@ fn of_json(text: &str) -> Found {
     for block in blocks {
         match &block["required_version"] {
             Value::Null => {}
-            Value::String(text) => found.push(Stated { text: text.clone(), line, in_language: false }),
+            Value::String(text) => found.push(Stated {
+                text: text.clone(),
+                line,
+                in_language: false,
+            }),
             _ => return Err(format!("line {line}: required_version is no text")),
         }
     }

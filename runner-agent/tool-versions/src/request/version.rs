@@ -31,19 +31,30 @@ impl Version {
     }
 
     pub fn release(major: u64, minor: u64, patch: u64) -> Self {
-        Self { segments: vec![major, minor, patch], given: 3, prerelease: String::new() }
+        Self {
+            segments: vec![major, minor, patch],
+            given: 3,
+            prerelease: String::new(),
+        }
     }
 
     /// The release with the third number plus one.
     #[must_use]
     pub(crate) fn next(&self) -> Self {
-        Self::release(self.segment(0), self.segment(1), self.segment(2).saturating_add(1))
+        Self::release(
+            self.segment(0),
+            self.segment(1),
+            self.segment(2).saturating_add(1),
+        )
     }
 
     /// The same numbers without the prerelease.
     #[must_use]
     pub fn core(&self) -> Self {
-        Self { prerelease: String::new(), ..self.clone() }
+        Self {
+            prerelease: String::new(),
+            ..self.clone()
+        }
     }
 
     /// The number at an index from 0; 0 beyond the last one.
@@ -65,14 +76,25 @@ impl FromStr for Version {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let error = || Error::configuration(format!("`{}` is not a version", text.chars().take(60).collect::<String>()));
+        let error = || {
+            Error::configuration(format!(
+                "`{}` is not a version",
+                text.chars().take(60).collect::<String>()
+            ))
+        };
         let text = text.trim();
         if text.len() > MOST_CHARACTERS {
             return Err(error());
         }
         let plain = text.strip_prefix('v').unwrap_or(text);
-        let (plain, metadata) = plain.split_once('+').map_or((plain, None), |(version, metadata)| (version, Some(metadata)));
-        let numbers = plain.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(plain.len());
+        let (plain, metadata) = plain
+            .split_once('+')
+            .map_or((plain, None), |(version, metadata)| {
+                (version, Some(metadata))
+            });
+        let numbers = plain
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(plain.len());
         let (numbers, rest) = plain.split_at(numbers);
         let prerelease = match rest.strip_prefix('-') {
             Some("") => return Err(error()),
@@ -81,20 +103,37 @@ impl FromStr for Version {
             None if rest.is_empty() || rest.starts_with(|c: char| c.is_ascii_alphabetic()) => rest,
             None => return Err(error()),
         };
-        let legal = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '~'));
+        let legal = |part: &str| {
+            !part.is_empty()
+                && part
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '~'))
+        };
         let all_legal = |text: &str| text.split('.').all(legal);
         if !(prerelease.is_empty() || all_legal(prerelease)) || !metadata.is_none_or(all_legal) {
             return Err(error());
         }
-        let mut segments = numbers.split('.').map(str::parse).collect::<Result<Vec<u64>, _>>().map_err(|_| error())?;
+        let mut segments = numbers
+            .split('.')
+            .map(str::parse)
+            .collect::<Result<Vec<u64>, _>>()
+            .map_err(|_| error())?;
         let given = segments.len();
         if given > MOST_SEGMENTS {
             return Err(error());
         }
         segments.resize(given.max(3), 0);
-        let version = Self { segments, given, prerelease: prerelease.to_owned() };
+        let version = Self {
+            segments,
+            given,
+            prerelease: prerelease.to_owned(),
+        };
         // The canonical text is longer when numbers or a hyphen were left out, and must parse again.
-        if version.to_string().len() > MOST_CHARACTERS { Err(error()) } else { Ok(version) }
+        if version.to_string().len() > MOST_CHARACTERS {
+            Err(error())
+        } else {
+            Ok(version)
+        }
     }
 }
 
@@ -102,7 +141,11 @@ impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers: Vec<_> = self.segments.iter().map(u64::to_string).collect();
         f.write_str(&numbers.join("."))?;
-        if self.prerelease.is_empty() { Ok(()) } else { write!(f, "-{}", self.prerelease) }
+        if self.prerelease.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "-{}", self.prerelease)
+        }
     }
 }
 
@@ -124,11 +167,13 @@ impl Ord for Version {
     fn cmp(&self, other: &Self) -> Ordering {
         let count = self.segments.len().max(other.segments.len());
         let numbers = (0..count).map(|i| self.segment(i).cmp(&other.segment(i)));
-        numbers.fold(Ordering::Equal, Ordering::then).then_with(|| match (self.is_stable(), other.is_stable()) {
-            (true, true) => Ordering::Equal,
-            (true, false) => Ordering::Greater,
-            (false, true) => Ordering::Less,
-            (false, false) => prereleases(&self.prerelease, &other.prerelease),
+        numbers.fold(Ordering::Equal, Ordering::then).then_with(|| {
+            match (self.is_stable(), other.is_stable()) {
+                (true, true) => Ordering::Equal,
+                (true, false) => Ordering::Greater,
+                (false, true) => Ordering::Less,
+                (false, false) => prereleases(&self.prerelease, &other.prerelease),
+            }
         })
     }
 }

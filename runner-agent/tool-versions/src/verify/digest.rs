@@ -50,8 +50,12 @@ impl FromStr for Digest {
     /// Parses 64 hex digits in any case. Any other text is an integrity error, since digests come from files that prove
     /// something.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let fault =
-            || Error::integrity(format!("`{}` is no SHA-256, which has 64 hexadecimal digits", beginning(text.as_bytes())));
+        let fault = || {
+            Error::integrity(format!(
+                "`{}` is no SHA-256, which has 64 hexadecimal digits",
+                beginning(text.as_bytes())
+            ))
+        };
         let mut bytes = [0; 32];
         hex::decode_to_slice(text, &mut bytes).map_err(|_| fault())?;
         Ok(Self(bytes))
@@ -67,7 +71,11 @@ pub struct Hashing<W> {
 
 impl<W: Write> Hashing<W> {
     pub fn new(into: W) -> Self {
-        Self { into, hash: Sha256::new(), written: 0 }
+        Self {
+            into,
+            hash: Sha256::new(),
+            written: 0,
+        }
     }
 
     /// Bytes written so far.
@@ -102,6 +110,14 @@ impl<W: Write> Write for Hashing<W> {
 pub(crate) fn beginning(bytes: &[u8]) -> String {
     const SHOWN: usize = 100;
     let text = String::from_utf8_lossy(bytes.get(..4 * SHOWN).unwrap_or(bytes));
-    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().count() > SHOWN || bytes.len() > 4 * SHOWN { format!("{shown}…") } else { shown }
+    let shown: String = text
+        .chars()
+        .take(SHOWN)
+        .flat_map(char::escape_debug)
+        .collect();
+    if text.chars().count() > SHOWN || bytes.len() > 4 * SHOWN {
+        format!("{shown}…")
+    } else {
+        shown
+    }
 }

@@ -61,10 +61,14 @@ impl FromStr for Fingerprint {
     /// be produced.
     fn from_str(text: &str) -> Result<Self> {
         let digits: String = text.split_whitespace().collect();
-        let bytes = hex::decode(digits.strip_prefix("0x").unwrap_or(&digits)).ok().filter(|bytes| matches!(bytes.len(), 20 | 32));
+        let bytes = hex::decode(digits.strip_prefix("0x").unwrap_or(&digits))
+            .ok()
+            .filter(|bytes| matches!(bytes.len(), 20 | 32));
         let fault = || {
             let text = beginning(text.as_bytes());
-            Error::configuration(format!("`{text}` is no fingerprint of an OpenPGP key, which has 40 or 64 hexadecimal digits"))
+            Error::configuration(format!(
+                "`{text}` is no fingerprint of an OpenPGP key, which has 40 or 64 hexadecimal digits"
+            ))
         };
         bytes.map(Self).ok_or_else(fault)
     }
@@ -86,7 +90,12 @@ impl Keyring {
         let (fingerprint, text) = match tool {
             Tool::OpenTofu => (OPENTOFU, include_str!("../../keys/opentofu.asc")),
             Tool::Terraform => (HASHICORP, include_str!("../../keys/hashicorp.asc")),
-            Tool::Terragrunt => return Ok(Self { expected: vec![GRUNTWORK.parse()?], signers: Vec::new() }),
+            Tool::Terragrunt => {
+                return Ok(Self {
+                    expected: vec![GRUNTWORK.parse()?],
+                    signers: Vec::new(),
+                });
+            }
         };
         Self::from_armored(text, &[fingerprint.parse()?])
     }
@@ -96,10 +105,15 @@ impl Keyring {
     /// Ignores keys with other fingerprints. Configuration: a fingerprint has no key, the text is no key, or a key cannot sign.
     pub fn from_armored(text: &str, fingerprints: &[Fingerprint]) -> Result<Self> {
         if text.len() > LARGEST {
-            return Err(Error::configuration(format!("keys of {} bytes, and {LARGEST} at most are read", text.len())));
+            return Err(Error::configuration(format!(
+                "keys of {} bytes, and {LARGEST} at most are read",
+                text.len()
+            )));
         }
         if fingerprints.is_empty() {
-            return Err(Error::configuration("no fingerprint is given of the keys, and none is taken without"));
+            return Err(Error::configuration(
+                "no fingerprint is given of the keys, and none is taken without",
+            ));
         }
         let mut found = Vec::new();
         let mut signers = Vec::new();
@@ -110,11 +124,19 @@ impl Keyring {
             }
             found.push(fingerprint);
         }
-        if let Some(missing) = fingerprints.iter().find(|fingerprint| !found.contains(fingerprint)) {
+        if let Some(missing) = fingerprints
+            .iter()
+            .find(|fingerprint| !found.contains(fingerprint))
+        {
             let found = list(&found);
-            return Err(Error::configuration(format!("there is no key with the fingerprint {missing}, only {found}")));
+            return Err(Error::configuration(format!(
+                "there is no key with the fingerprint {missing}, only {found}"
+            )));
         }
-        Ok(Self { expected: fingerprints.to_vec(), signers })
+        Ok(Self {
+            expected: fingerprints.to_vec(),
+            signers,
+        })
     }
 
     /// The expected fingerprints, of primary keys.
@@ -124,7 +146,9 @@ impl Keyring {
 
     /// Whether the key with this fingerprint, in hex, is in the ring and not revoked.
     pub(crate) fn has(&self, fingerprint: &str) -> bool {
-        self.signers.iter().any(|signer| signer.primary.to_string() == fingerprint && !signer.revoked)
+        self.signers
+            .iter()
+            .any(|signer| signer.primary.to_string() == fingerprint && !signer.revoked)
     }
 
     /// Whether there is no key to verify with.
@@ -135,7 +159,11 @@ impl Keyring {
 
 /// Joins fingerprints for a message.
 pub(crate) fn list(fingerprints: &[Fingerprint]) -> String {
-    fingerprints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    fingerprints
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// A key or subkey that may sign.
@@ -174,7 +202,11 @@ impl Signer {
             Public::Sub(key) => (key.fingerprint(), key.legacy_key_id()),
         };
         let (fingerprints, ids) = (signature.issuer_fingerprint(), signature.issuer_key_id());
-        if fingerprints.is_empty() { ids.is_empty() || ids.contains(&&id) } else { fingerprints.contains(&&fingerprint) }
+        if fingerprints.is_empty() {
+            ids.is_empty() || ids.contains(&&id)
+        } else {
+            fingerprints.contains(&&fingerprint)
+        }
     }
 
     /// Whether this key made a signature over these bytes.
@@ -190,7 +222,10 @@ impl Signer {
 /// Whether a hash resists collisions. MD5, SHA-1 and RIPEMD-160 do not, or not for long.
 pub(crate) const fn is_strong(hash: Option<HashAlgorithm>) -> bool {
     use HashAlgorithm as H;
-    matches!(hash, Some(H::Sha256 | H::Sha384 | H::Sha512 | H::Sha3_256 | H::Sha3_512))
+    matches!(
+        hash,
+        Some(H::Sha256 | H::Sha384 | H::Sha512 | H::Sha3_256 | H::Sha3_512)
+    )
 }
 
 /// The text of a library error, without the backtrace that it adds when `RUST_BACKTRACE` is set.
@@ -206,16 +241,22 @@ fn blocks(text: &str) -> Result<Vec<SignedPublicKey>> {
     let mut keys = Vec::new();
     let mut rest = text;
     while let Some((_, block)) = rest.split_once(BEGIN) {
-        let (block, after) = block.split_once(END).ok_or_else(|| fault(&format!("a block has no `{END}`")))?;
+        let (block, after) = block
+            .split_once(END)
+            .ok_or_else(|| fault(&format!("a block has no `{END}`")))?;
         rest = after;
         let block = format!("{BEGIN}{block}{END}\n");
-        let (read, _) = SignedPublicKey::from_armor_many(block.as_bytes()).map_err(|error| fault(&says(&error)))?;
+        let (read, _) = SignedPublicKey::from_armor_many(block.as_bytes())
+            .map_err(|error| fault(&says(&error)))?;
         for key in read {
             keys.push(key.map_err(|error| fault(&says(&error)))?);
         }
     }
     if keys.is_empty() {
-        return Err(fault(&format!("there is no `{BEGIN}`, it begins with `{}`", beginning(text.as_bytes()))));
+        return Err(fault(&format!(
+            "there is no `{BEGIN}`, it begins with `{}`",
+            beginning(text.as_bytes())
+        )));
     }
     Ok(keys)
 }
@@ -224,51 +265,92 @@ fn blocks(text: &str) -> Result<Vec<SignedPublicKey>> {
 fn signers_of(key: &SignedPublicKey, fingerprint: &Fingerprint) -> Result<Vec<Signer>> {
     let fault = |what: &str| Error::configuration(format!("the key {fingerprint} {what}"));
     let primary = &key.primary_key;
-    let itself = self_signature(key).ok_or_else(|| fault("has not signed itself, or only with a hash that proves nothing"))?;
-    let revoked = key.details.revocation_signatures.iter().any(|signature| signature.verify_key(primary).is_ok());
+    let itself = self_signature(key)
+        .ok_or_else(|| fault("has not signed itself, or only with a hash that proves nothing"))?;
+    let revoked = key
+        .details
+        .revocation_signatures
+        .iter()
+        .any(|signature| signature.verify_key(primary).is_ok());
     let created = u64::from(primary.created_at().as_secs());
     let until = end(created, itself);
     let mut signers = Vec::new();
     if itself.key_flags().sign() {
         let key = Public::Primary(primary.clone());
-        signers.push(Signer { key, primary: fingerprint.clone(), from: created, until, revoked });
+        signers.push(Signer {
+            key,
+            primary: fingerprint.clone(),
+            from: created,
+            until,
+            revoked,
+        });
     }
     for sub in &key.public_subkeys {
-        let Some(binding) = binding_of(sub, primary) else { continue };
-        let is_revocation = |signature: &&Signature| signature.typ() == Some(SignatureType::SubkeyRevocation);
-        let own = sub.signatures.iter().filter(is_revocation).any(|s| s.verify_subkey_binding(primary, &sub.key).is_ok());
+        let Some(binding) = binding_of(sub, primary) else {
+            continue;
+        };
+        let is_revocation =
+            |signature: &&Signature| signature.typ() == Some(SignatureType::SubkeyRevocation);
+        let own = sub
+            .signatures
+            .iter()
+            .filter(is_revocation)
+            .any(|s| s.verify_subkey_binding(primary, &sub.key).is_ok());
         let from = u64::from(sub.key.created_at().as_secs()).max(created);
         signers.push(Signer {
             key: Public::Sub(sub.key.clone()),
             primary: fingerprint.clone(),
             from,
-            until: [until, end(sub.key.created_at().as_secs().into(), binding)].into_iter().flatten().min(),
+            until: [until, end(sub.key.created_at().as_secs().into(), binding)]
+                .into_iter()
+                .flatten()
+                .min(),
             revoked: revoked || own,
         });
     }
     if signers.is_empty() {
-        return Err(fault("is not one to sign with, and neither has it a subkey that is"));
+        return Err(fault(
+            "is not one to sign with, and neither has it a subkey that is",
+        ));
     }
     Ok(signers)
 }
 
 /// The expiry of a key, from the signature that states its properties.
 fn end(created: u64, signature: &Signature) -> Option<u64> {
-    let lasts = signature.key_expiration_time().map(|lasts| u64::from(lasts.as_secs()));
-    lasts.filter(|lasts| *lasts > 0).map(|lasts| created + lasts)
+    let lasts = signature
+        .key_expiration_time()
+        .map(|lasts| u64::from(lasts.as_secs()));
+    lasts
+        .filter(|lasts| *lasts > 0)
+        .map(|lasts| created + lasts)
 }
 
 /// The newest self-signature: a direct-key one, or one over a user ID that is not revoked.
 fn self_signature(key: &SignedPublicKey) -> Option<&Signature> {
     let primary = &key.primary_key;
-    let direct = key.details.direct_signatures.iter().filter(|signature| signature.verify_key(primary).is_ok());
+    let direct = key
+        .details
+        .direct_signatures
+        .iter()
+        .filter(|signature| signature.verify_key(primary).is_ok());
     let named = key.details.users.iter().filter_map(|user| {
-        let valid = |signature: &&Signature| signature.verify_certification(primary, Tag::UserId, &user.id).is_ok();
-        let newest =
-            user.signatures.iter().filter(valid).max_by_key(|s| (s.created(), s.typ() == Some(SignatureType::CertRevocation)));
+        let valid = |signature: &&Signature| {
+            signature
+                .verify_certification(primary, Tag::UserId, &user.id)
+                .is_ok()
+        };
+        let newest = user
+            .signatures
+            .iter()
+            .filter(valid)
+            .max_by_key(|s| (s.created(), s.typ() == Some(SignatureType::CertRevocation)));
         newest.filter(|signature| signature.typ() != Some(SignatureType::CertRevocation))
     });
-    direct.chain(named).filter(|signature| is_strong(signature.hash_alg())).max_by_key(|signature| signature.created())
+    direct
+        .chain(named)
+        .filter(|signature| is_strong(signature.hash_alg()))
+        .max_by_key(|signature| signature.created())
 }
 
 /// The newest binding of a subkey that permits signing and has the countersignature of the subkey. Without the latter anyone
@@ -279,9 +361,16 @@ fn binding_of<'a>(sub: &'a SignedPublicSubKey, primary: &PublicKey) -> Option<&'
             && is_strong(signature.hash_alg())
             && signature.verify_subkey_binding(primary, &sub.key).is_ok()
     };
-    let newest = sub.signatures.iter().filter(valid).max_by_key(|signature| signature.created())?;
-    let back = newest.embedded_signature().filter(|back| is_strong(back.hash_alg()))?;
-    (newest.key_flags().sign() && back.verify_primary_key_binding(&sub.key, primary).is_ok()).then_some(newest)
+    let newest = sub
+        .signatures
+        .iter()
+        .filter(valid)
+        .max_by_key(|signature| signature.created())?;
+    let back = newest
+        .embedded_signature()
+        .filter(|back| is_strong(back.hash_alg()))?;
+    (newest.key_flags().sign() && back.verify_primary_key_binding(&sub.key, primary).is_ok())
+        .then_some(newest)
 }
 
 /// Converts an OpenPGP time.

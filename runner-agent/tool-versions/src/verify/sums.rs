@@ -28,11 +28,21 @@ impl Sums {
     /// digest at all. No line is skipped, since an unparsed line may contradict another.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() > LARGEST {
-            return Err(Error::integrity(format!("SHA256SUMS has {} bytes, and {LARGEST} at most are read", bytes.len())));
+            return Err(Error::integrity(format!(
+                "SHA256SUMS has {} bytes, and {LARGEST} at most are read",
+                bytes.len()
+            )));
         }
         let fault = |line: usize, found: &[u8], what: &str| {
-            let html = if is_html(bytes) { ": it is a page of HTML" } else { "" };
-            Error::integrity(format!("line {line} of SHA256SUMS {what}{html}: `{}`", beginning(found)))
+            let html = if is_html(bytes) {
+                ": it is a page of HTML"
+            } else {
+                ""
+            };
+            Error::integrity(format!(
+                "line {line} of SHA256SUMS {what}{html}: `{}`",
+                beginning(found)
+            ))
         };
         let mut sums = BTreeMap::new();
         for (line, found) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
@@ -41,13 +51,28 @@ impl Sums {
                 continue;
             }
             if line > LINES {
-                return Err(fault(line, found, &format!("is one too many, {LINES} are read")));
+                return Err(fault(
+                    line,
+                    found,
+                    &format!("is one too many, {LINES} are read"),
+                ));
             }
-            let (digest, name) =
-                entry(found).ok_or_else(|| fault(line, found, "is not a SHA-256, spaces and the name of a file"))?;
-            let before = sums.insert(name.to_owned(), digest).filter(|before| *before != digest);
+            let (digest, name) = entry(found).ok_or_else(|| {
+                fault(
+                    line,
+                    found,
+                    "is not a SHA-256, spaces and the name of a file",
+                )
+            })?;
+            let before = sums
+                .insert(name.to_owned(), digest)
+                .filter(|before| *before != digest);
             if let Some(before) = before {
-                return Err(fault(line, found, &format!("contradicts one before it, which says {before} of `{name}`")));
+                return Err(fault(
+                    line,
+                    found,
+                    &format!("contradicts one before it, which says {before} of `{name}`"),
+                ));
             }
         }
         if sums.is_empty() {
@@ -65,7 +90,10 @@ impl Sums {
                 names.push("…");
             }
             let names = names.join(", ");
-            Error::integrity(format!("SHA256SUMS has no sum of `{name}`; its {} files are {names}", self.0.len()))
+            Error::integrity(format!(
+                "SHA256SUMS has no sum of `{name}`; its {} files are {names}",
+                self.0.len()
+            ))
         })
     }
 
@@ -75,7 +103,9 @@ impl Sums {
         if expected == *found {
             return Ok(());
         }
-        Err(Error::integrity(format!("`{name}` has the SHA-256 {found}, and was published with {expected}")))
+        Err(Error::integrity(format!(
+            "`{name}` has the SHA-256 {found}, and was published with {expected}"
+        )))
     }
 
     /// All names, sorted.

@@ -17,24 +17,49 @@ type Target = fn(&[u8]);
 
 /// Each target with its directories.
 const TARGETS: [(Target, &[&str]); 7] = [
-    (bodies::version_files, &["tests/fuzzed/corpus/version_files"]),
+    (
+        bodies::version_files,
+        &["tests/fuzzed/corpus/version_files"],
+    ),
     (bodies::hcl, &["tests/fuzzed/corpus/hcl"]),
     (bodies::constraint, &["tests/fuzzed/corpus/constraint"]),
     (bodies::sums, &["tests/fuzzed/corpus/sums", "corpus/sums"]),
-    (bodies::lists, &["tests/fuzzed/corpus/lists", "corpus/lists"]),
-    (bodies::archives, &["tests/fuzzed/corpus/archives", "corpus/archives"]),
-    (bodies::signature, &["tests/fuzzed/corpus/signature", "corpus/signatures"]),
+    (
+        bodies::lists,
+        &["tests/fuzzed/corpus/lists", "corpus/lists"],
+    ),
+    (
+        bodies::archives,
+        &["tests/fuzzed/corpus/archives", "corpus/archives"],
+    ),
+    (
+        bodies::signature,
+        &["tests/fuzzed/corpus/signature", "corpus/signatures"],
+    ),
 ];
 
 fn files(directories: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let paths = directories.iter().flat_map(|directory| fs::read_dir(root.join(directory)).unwrap());
-    paths.map(|entry| entry.unwrap().path()).map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+    let paths = directories
+        .iter()
+        .flat_map(|directory| fs::read_dir(root.join(directory)).unwrap());
+    paths
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect()
 }
 
 /// Each target with the content of its corpus.
 static CORPUS: LazyLock<Vec<(Target, Vec<Vec<u8>>)>> = LazyLock::new(|| {
-    let of = |(target, directories)| (target, files(directories).into_iter().map(|(_, bytes)| bytes).collect());
+    let of = |(target, directories)| {
+        (
+            target,
+            files(directories)
+                .into_iter()
+                .map(|(_, bytes)| bytes)
+                .collect(),
+        )
+    };
     TARGETS.into_iter().map(of).collect()
 });
 
@@ -44,7 +69,11 @@ fn corpus_replays() {
         for (target, directories) in TARGETS {
             scope.spawn(move || {
                 let files = files(directories);
-                assert!(files.len() > 20, "{directories:?} has {} files", files.len());
+                assert!(
+                    files.len() > 20,
+                    "{directories:?} has {} files",
+                    files.len()
+                );
                 for (path, bytes) in files {
                     // Shown when the test fails.
                     println!("{}", path.display());
@@ -89,7 +118,9 @@ pub(crate) fn changed(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
             Change::Flip(at, by) => bytes[at.index(length)] ^= by,
             Change::Cut(at) => bytes.truncate(at.index(length)),
             Change::Drop(from, to) => drop(bytes.drain(range(from, to))),
-            Change::Insert(at, more) => drop(bytes.splice(at.index(length)..at.index(length), more.iter().copied())),
+            Change::Insert(at, more) => {
+                drop(bytes.splice(at.index(length)..at.index(length), more.iter().copied()))
+            }
             Change::Repeat(from, to) => bytes.extend_from_within(range(from, to)),
         }
     }

@@ -45,13 +45,23 @@ impl World {
             2 => ok("Content-Type: text/html", b"<html>"),
             3 => answer("404 Not Found\nContent-Length: 0", b""),
             4 => {
-                assert!(request.header("if-none-match").is_none() || request.header("if-none-match") == Some("\"t\""));
+                assert!(
+                    request.header("if-none-match").is_none()
+                        || request.header("if-none-match") == Some("\"t\"")
+                );
                 answer("304 Not Modified", b"")
             }
-            _ => ok("ETag: \"t\"", format!("{{\"versions\":[{{\"id\":\"1.{count}.0\"}}]}}").as_bytes()),
+            _ => ok(
+                "ETag: \"t\"",
+                format!("{{\"versions\":[{{\"id\":\"1.{count}.0\"}}]}}").as_bytes(),
+            ),
         })
         .await;
-        Self { server, mode, directory: tempfile::tempdir().unwrap() }
+        Self {
+            server,
+            mode,
+            directory: tempfile::tempdir().unwrap(),
+        }
     }
 
     async fn known(&self, seconds: u64) -> tool_versions::Result<Known> {
@@ -60,7 +70,10 @@ impl World {
 
     fn source(&self) -> Source {
         let mut mirror = Mirror::below(Tool::OpenTofu, Location::Url(self.server.url("")));
-        (mirror.list, mirror.list_kind) = (Location::Url(self.server.url("/api.json")), ListKind::OpenTofu);
+        (mirror.list, mirror.list_kind) = (
+            Location::Url(self.server.url("/api.json")),
+            ListKind::OpenTofu,
+        );
         Source::new(mirror, rules()).unwrap()
     }
 
@@ -85,14 +98,29 @@ fn newest(known: &Known) -> String {
 async fn list_is_fresh_for_an_hour() {
     let world = World::new().await;
     let first = world.known(0).await.unwrap();
-    assert_eq!((newest(&first).as_str(), first.age, first.stale.clone()), ("1.0.0", Duration::ZERO, None));
+    assert_eq!(
+        (newest(&first).as_str(), first.age, first.stale.clone()),
+        ("1.0.0", Duration::ZERO, None)
+    );
     let second = world.known(3599).await.unwrap();
-    assert_eq!((newest(&second).as_str(), second.age, second.stale), ("1.0.0", Duration::from_secs(3599), None));
+    assert_eq!(
+        (newest(&second).as_str(), second.age, second.stale),
+        ("1.0.0", Duration::from_secs(3599), None)
+    );
     assert_eq!(world.asked(), 1);
     let third = world.known(3600).await.unwrap();
-    assert_eq!((newest(&third).as_str(), third.age), ("1.1.0", Duration::ZERO));
-    assert_eq!(world.server.seen()[1].header("if-none-match"), Some("\"t\""));
-    let left: Vec<_> = fs::read_dir(world.cache()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(
+        (newest(&third).as_str(), third.age),
+        ("1.1.0", Duration::ZERO)
+    );
+    assert_eq!(
+        world.server.seen()[1].header("if-none-match"),
+        Some("\"t\"")
+    );
+    let left: Vec<_> = fs::read_dir(world.cache())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(left, ["opentofu.json"]);
 }
 
@@ -102,7 +130,10 @@ async fn not_modified_makes_a_list_fresh_again() {
     world.known(0).await.unwrap();
     world.set(4);
     let again = world.known(4000).await.unwrap();
-    assert_eq!((newest(&again).as_str(), again.age, again.stale), ("1.0.0", Duration::ZERO, None));
+    assert_eq!(
+        (newest(&again).as_str(), again.age, again.stale),
+        ("1.0.0", Duration::ZERO, None)
+    );
     let more = world.known(7000).await.unwrap();
     assert_eq!((more.age, world.asked()), (Duration::from_secs(3000), 2));
 }
@@ -114,12 +145,19 @@ async fn stale_list_serves_when_the_server_fails() {
     for (day, says) in [(1, "503"), (2, "page of HTML")] {
         world.set(day);
         let old = world.known(90_000).await.unwrap();
-        assert_eq!((newest(&old).as_str(), old.age), ("1.0.0", Duration::from_secs(90_000)));
+        assert_eq!(
+            (newest(&old).as_str(), old.age),
+            ("1.0.0", Duration::from_secs(90_000))
+        );
         assert!(old.stale.as_deref().unwrap().contains(says), "{old:?}");
     }
     // A stale list does not hide a wrong address.
     world.set(3);
-    fails(world.known(90_000).await, Kind::Configuration, "there is no list of versions of OpenTofu at");
+    fails(
+        world.known(90_000).await,
+        Kind::Configuration,
+        "there is no list of versions of OpenTofu at",
+    );
     world.set(0);
     assert_eq!(world.known(90_000).await.unwrap().stale, None);
 }
@@ -127,7 +165,12 @@ async fn stale_list_serves_when_the_server_fails() {
 #[tokio::test]
 async fn without_a_list_the_servers_error_is_returned() {
     let world = World::new().await;
-    for (day, kind) in [(1, Kind::Unavailable), (2, Kind::Unavailable), (3, Kind::Configuration), (4, Kind::Integrity)] {
+    for (day, kind) in [
+        (1, Kind::Unavailable),
+        (2, Kind::Unavailable),
+        (3, Kind::Configuration),
+        (4, Kind::Integrity),
+    ] {
         world.set(day);
         fails(world.known(0).await, kind, "");
     }
@@ -140,7 +183,9 @@ async fn unusable_cache_files_are_replaced() {
     let path = world.cache().join("opentofu.json");
     let from = world.server.url("/api.json");
     let at_time = |from: &str, fetched: u64, versions: &str| {
-        format!("{{\"from\":\"{from}\",\"etag\":null,\"fetched\":{fetched},\"versions\":{versions}}}")
+        format!(
+            "{{\"from\":\"{from}\",\"etag\":null,\"fetched\":{fetched},\"versions\":{versions}}}"
+        )
     };
     let other = |from: &str, versions: &str| at_time(from, 1_000_000, versions);
     let bad = [
@@ -156,7 +201,11 @@ async fn unusable_cache_files_are_replaced() {
     ];
     for (count, bad) in bad.iter().enumerate() {
         fs::write(&path, bad).unwrap();
-        assert_eq!(newest(&world.known(0).await.unwrap()), format!("1.{count}.0"), "{bad}");
+        assert_eq!(
+            newest(&world.known(0).await.unwrap()),
+            format!("1.{count}.0"),
+            "{bad}"
+        );
     }
     fs::write(&path, other(&from, "[\"9.9.9\", \"x\"]")).unwrap();
     assert_eq!(newest(&world.known(0).await.unwrap()), "9.9.9");
@@ -192,9 +241,15 @@ async fn list_of_a_directory_is_not_cached() {
     let mirror = Mirror::below(Tool::Terraform, Location::File(directory.path().to_owned()));
     let source = Source::new(mirror, rules()).unwrap();
     let lists: &Path = &directory.path().join("lists");
-    assert_eq!(newest(&known(&source, lists, at(0)).await.unwrap()), "1.9.8");
+    assert_eq!(
+        newest(&known(&source, lists, at(0)).await.unwrap()),
+        "1.9.8"
+    );
     fs::create_dir_all(directory.path().join("terraform/1.10.0")).unwrap();
     let seen = known(&source, lists, at(1)).await.unwrap();
-    assert_eq!((newest(&seen).as_str(), seen.age, seen.stale), ("1.10.0", Duration::ZERO, None));
+    assert_eq!(
+        (newest(&seen).as_str(), seen.age, seen.stale),
+        ("1.10.0", Duration::ZERO, None)
+    );
     assert!(!lists.exists());
 }

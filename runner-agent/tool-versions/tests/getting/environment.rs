@@ -12,8 +12,12 @@ use crate::{fails, table};
 
 /// Looks up variables in text: `NAME=VALUE`, separated by `;`.
 fn lookup(text: &str) -> impl Fn(&str) -> Option<String> {
-    let of =
-        |name: &str, pair: &str| pair.trim_start().split_once('=').filter(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
+    let of = |name: &str, pair: &str| {
+        pair.trim_start()
+            .split_once('=')
+            .filter(|pair| pair.0 == name)
+            .map(|pair| pair.1.to_owned())
+    };
     move |name| text.split(';').find_map(|pair| of(name, pair))
 }
 
@@ -61,29 +65,72 @@ fn variables_select_base_and_list() {
     for [tool, variables, base, list, kind] in table(ROWS) {
         let tool: Tool = tool.parse().unwrap();
         let mirror = mirror(tool, variables);
-        let found = (mirror.base.to_string(), mirror.list.to_string(), format!("{:?}", mirror.list_kind));
-        assert_eq!(found, (base.to_owned(), list.to_owned(), kind.to_owned()), "{variables}");
+        let found = (
+            mirror.base.to_string(),
+            mirror.list.to_string(),
+            format!("{:?}", mirror.list_kind),
+        );
+        assert_eq!(
+            found,
+            (base.to_owned(), list.to_owned(), kind.to_owned()),
+            "{variables}"
+        );
         let rest = (mirror.tool, mirror.layout, mirror.auth, mirror.authority);
-        assert_eq!(rest, (tool, Layout::of(tool), Auth::None, None), "{variables}");
+        assert_eq!(
+            rest,
+            (tool, Layout::of(tool), Auth::None, None),
+            "{variables}"
+        );
     }
 }
 
 #[test]
 fn variables_select_credentials() {
     let bearer = |token: &str| Some(Auth::Bearer(token.to_owned()));
-    let fault = |tool, text: &str, says: &str| fails(Mirror::from_environment(tool, lookup(text)), Kind::Configuration, says);
-    for (tool, prefix) in [(Tool::OpenTofu, "TOFUENV"), (Tool::Terraform, "TFENV"), (Tool::Terragrunt, "TG")] {
+    let fault = |tool, text: &str, says: &str| {
+        fails(
+            Mirror::from_environment(tool, lookup(text)),
+            Kind::Configuration,
+            says,
+        )
+    };
+    for (tool, prefix) in [
+        (Tool::OpenTofu, "TOFUENV"),
+        (Tool::Terraform, "TFENV"),
+        (Tool::Terragrunt, "TG"),
+    ] {
         let [user, password] = ["USER", "PASSWORD"].map(|part| format!("{prefix}_REMOTE_{part}"));
-        let both = mirror(tool, &format!("{user}=me;{password}=p w;TENV_GITHUB_TOKEN=t")).auth;
-        assert_eq!(both, Auth::Basic { user: "me".into(), password: "p w".into() });
+        let both = mirror(
+            tool,
+            &format!("{user}=me;{password}=p w;TENV_GITHUB_TOKEN=t"),
+        )
+        .auth;
+        assert_eq!(
+            both,
+            Auth::Basic {
+                user: "me".into(),
+                password: "p w".into()
+            }
+        );
         fault(tool, &format!("{user}=hidden"), &password);
-        assert!(!fault(tool, &format!("{password}=hidden"), &user).text.contains("hidden"));
-        assert_eq!(mirror(tool, &format!("{user}=;{password}=")).auth, Auth::None);
+        assert!(
+            !fault(tool, &format!("{password}=hidden"), &user)
+                .text
+                .contains("hidden")
+        );
+        assert_eq!(
+            mirror(tool, &format!("{user}=;{password}=")).auth,
+            Auth::None
+        );
         assert_eq!(mirror(tool, "TENV_GITHUB_TOKEN=t").github, bearer("t"));
     }
     for (tool, variables, token) in [
         (Tool::OpenTofu, "TOFUENV_GITHUB_TOKEN=u", bearer("u")),
-        (Tool::OpenTofu, "TOFUENV_GITHUB_TOKEN=u;TENV_GITHUB_TOKEN=t", bearer("t")),
+        (
+            Tool::OpenTofu,
+            "TOFUENV_GITHUB_TOKEN=u;TENV_GITHUB_TOKEN=t",
+            bearer("t"),
+        ),
         (Tool::Terragrunt, "TOFUENV_GITHUB_TOKEN=u", None),
     ] {
         assert_eq!(mirror(tool, variables).github, token, "{variables}");
@@ -107,7 +154,10 @@ fn errors_name_the_variable_and_hide_its_value() {
         let result = Mirror::from_environment(tool.parse().unwrap(), lookup(variables));
         let error = fails(result, Kind::Configuration, says);
         let (name, _) = variables.split_once('=').unwrap();
-        assert!(error.text.contains(name) && !error.text.contains("hidden"), "{error}");
+        assert!(
+            error.text.contains(name) && !error.text.contains("hidden"),
+            "{error}"
+        );
     }
 }
 
@@ -118,16 +168,36 @@ fn variables_select_the_architecture() {
     for (tool, variables, arch) in [
         (Tool::OpenTofu, "", here.arch.as_str()),
         (Tool::OpenTofu, "TOFUENV_ARCH=riscv64", "riscv64"),
-        (Tool::OpenTofu, "TOFUENV_ARCH=riscv64;TENV_ARCH=s390x", "s390x"),
+        (
+            Tool::OpenTofu,
+            "TOFUENV_ARCH=riscv64;TENV_ARCH=s390x",
+            "s390x",
+        ),
         (Tool::Terraform, "TFENV_ARCH=riscv64", "riscv64"),
-        (Tool::Terraform, "TFENV_ARCH=riscv64;TENV_ARCH=s390x", "s390x"),
-        (Tool::Terragrunt, "TOFUENV_ARCH=riscv64;TFENV_ARCH=riscv64", &here.arch),
+        (
+            Tool::Terraform,
+            "TFENV_ARCH=riscv64;TENV_ARCH=s390x",
+            "s390x",
+        ),
+        (
+            Tool::Terragrunt,
+            "TOFUENV_ARCH=riscv64;TFENV_ARCH=riscv64",
+            &here.arch,
+        ),
         (Tool::Terragrunt, "TENV_ARCH= arm64 ", "arm64"),
     ] {
         let found = of(tool, variables).unwrap();
-        assert_eq!((found.os.as_str(), found.arch.as_str()), (here.os.as_str(), arch), "{variables}");
+        assert_eq!(
+            (found.os.as_str(), found.arch.as_str()),
+            (here.os.as_str(), arch),
+            "{variables}"
+        );
     }
     for bad in ["../x", "AMD64", "amd 64", "x86_64", "aaaaaaaaaaaaaaaaaaaaa"] {
-        fails(of(Tool::OpenTofu, &format!("TENV_ARCH={bad}")), Kind::Configuration, "TENV_ARCH");
+        fails(
+            of(Tool::OpenTofu, &format!("TENV_ARCH={bad}")),
+            Kind::Configuration,
+            "TENV_ARCH",
+        );
     }
 }

@@ -16,8 +16,19 @@ const KINDS: [ListKind; 5] = [HashiCorp, GitHub, OpenTofu, Html, Directory];
 
 /// The kind of this name, and the content of a file.
 fn file(kind: &str, name: &str) -> (ListKind, Vec<u8>) {
-    let kind = KINDS.into_iter().find(|one| format!("{one:?}") == kind).unwrap();
-    (kind, fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/lists").join(name)).unwrap())
+    let kind = KINDS
+        .into_iter()
+        .find(|one| format!("{one:?}") == kind)
+        .unwrap();
+    (
+        kind,
+        fs::read(
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("corpus/lists")
+                .join(name),
+        )
+        .unwrap(),
+    )
 }
 
 fn texts(versions: &[Version]) -> Vec<String> {
@@ -39,7 +50,11 @@ const GOOD: &str = "
 fn each_kind_is_parsed() {
     for [kind, name, wanted] in table(GOOD) {
         let (kind, bytes) = file(kind, name);
-        assert_eq!(texts(&read(kind, "the list", &bytes).unwrap()).join(" "), wanted, "{name}");
+        assert_eq!(
+            texts(&read(kind, "the list", &bytes).unwrap()).join(" "),
+            wanted,
+            "{name}"
+        );
     }
 }
 
@@ -67,9 +82,18 @@ fn text_that_is_no_list_is_refused() {
     for [kind, name, says] in table(BAD) {
         let (kind, bytes) = file(kind, name);
         let is_page = name == "login.html" && kind != Html;
-        let error = if is_page { Kind::Unavailable } else { Kind::Integrity };
+        let error = if is_page {
+            Kind::Unavailable
+        } else {
+            Kind::Integrity
+        };
         let error = fails(read(kind, "the list", &bytes), error, says);
-        assert!(error.text.starts_with("the list ") && error.text.len() < 400 && !error.text.contains('\n'), "{error}");
+        assert!(
+            error.text.starts_with("the list ")
+                && error.text.len() < 400
+                && !error.text.contains('\n'),
+            "{error}"
+        );
     }
 }
 
@@ -91,11 +115,21 @@ fn lists_are_bounded() {
         (Html, "", "<a href=v1.0.N/>", ""),
     ] {
         let list = |count: usize| {
-            let entries: Vec<_> = (0..count).map(|n| entry.replace('N', &n.to_string())).collect();
+            let entries: Vec<_> = (0..count)
+                .map(|n| entry.replace('N', &n.to_string()))
+                .collect();
             format!("{before}{}{after}", entries.join(","))
         };
-        assert_eq!(read(kind, "the list", list(MOST).as_bytes()).unwrap().len(), MOST, "{kind:?}");
-        fails(read(kind, "the list", list(MOST + 1).as_bytes()), Kind::Integrity, "more than 50000");
+        assert_eq!(
+            read(kind, "the list", list(MOST).as_bytes()).unwrap().len(),
+            MOST,
+            "{kind:?}"
+        );
+        fails(
+            read(kind, "the list", list(MOST + 1).as_bytes()),
+            Kind::Integrity,
+            "more than 50000",
+        );
         let large = vec![b' '; usize::try_from(lists::LARGEST).unwrap() + 1];
         fails(read(kind, "the list", &large), Kind::Integrity, "");
     }
@@ -103,7 +137,15 @@ fn lists_are_bounded() {
 
 #[test]
 fn versions_are_sorted_and_unique() {
-    let versions = ["1.0.0", "1.10.0", "1.9.0", "1.0", "1.10.0-rc1"].map(|text| text.parse().unwrap());
-    assert_eq!(texts(&sorted("the list", versions).unwrap()), ["1.10.0", "1.10.0-rc1", "1.9.0", "1.0.0"]);
-    fails(sorted("the list", []), Kind::Integrity, "the list has no version in it");
+    let versions =
+        ["1.0.0", "1.10.0", "1.9.0", "1.0", "1.10.0-rc1"].map(|text| text.parse().unwrap());
+    assert_eq!(
+        texts(&sorted("the list", versions).unwrap()),
+        ["1.10.0", "1.10.0-rc1", "1.9.0", "1.0.0"]
+    );
+    fails(
+        sorted("the list", []),
+        Kind::Integrity,
+        "the list has no version in it",
+    );
 }

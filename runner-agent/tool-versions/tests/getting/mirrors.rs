@@ -27,26 +27,57 @@ const ASSETS: &str = "
 
 #[test]
 fn assets_have_their_published_names() {
-    let other = Platform { os: "darwin".into(), arch: "riscv64".into() };
+    let other = Platform {
+        os: "darwin".into(),
+        arch: "riscv64".into(),
+    };
     for [tool, layout, base, version, directory, prefix] in table(ASSETS) {
         let tool: Tool = tool.parse().unwrap();
-        let layout = if layout == "GitHub" { Layout::GitHub } else { Layout::HashiCorp };
-        let mirror = Mirror { layout, ..Mirror::below(tool, Location::read("the base", base).unwrap()) };
+        let layout = if layout == "GitHub" {
+            Layout::GitHub
+        } else {
+            Layout::HashiCorp
+        };
+        let mirror = Mirror {
+            layout,
+            ..Mirror::below(tool, Location::read("the base", base).unwrap())
+        };
         let assets = mirror.assets(&version.parse().unwrap(), &other);
         let sums = format!("{prefix}SHA256SUMS");
         let (archive, binary, signatures) = match tool {
-            Tool::Terraform => ("darwin_riscv64.zip", "terraform", vec![".72D7468F.sig", ".sig"]),
+            Tool::Terraform => (
+                "darwin_riscv64.zip",
+                "terraform",
+                vec![".72D7468F.sig", ".sig"],
+            ),
             Tool::OpenTofu => ("darwin_riscv64.zip", "tofu", vec![".gpgsig"]),
             Tool::Terragrunt => ("terragrunt_darwin_riscv64", "terragrunt", vec![".gpgsig"]),
         };
         let signatures = signatures.iter().map(|suffix| format!("{sums}{suffix}"));
-        let wanted: Vec<_> = [format!("{prefix}{archive}"), sums.clone()].into_iter().chain(signatures).collect();
-        let all: Vec<_> = [&assets.archive, &assets.sums].into_iter().chain(&assets.signatures).collect();
-        assert_eq!(all.iter().map(|asset| asset.name.as_str()).collect::<Vec<_>>(), wanted);
+        let wanted: Vec<_> = [format!("{prefix}{archive}"), sums.clone()]
+            .into_iter()
+            .chain(signatures)
+            .collect();
+        let all: Vec<_> = [&assets.archive, &assets.sums]
+            .into_iter()
+            .chain(&assets.signatures)
+            .collect();
+        assert_eq!(
+            all.iter()
+                .map(|asset| asset.name.as_str())
+                .collect::<Vec<_>>(),
+            wanted
+        );
         assert_eq!(assets.entry, binary);
         for asset in all {
-            assert_eq!(asset.location.to_string(), format!("{directory}/{}", asset.name));
-            assert_eq!(matches!(asset.location, Location::File(_)), directory.starts_with('/'));
+            assert_eq!(
+                asset.location.to_string(),
+                format!("{directory}/{}", asset.name)
+            );
+            assert_eq!(
+                matches!(asset.location, Location::File(_)),
+                directory.starts_with('/')
+            );
         }
     }
 }
@@ -77,7 +108,12 @@ fn locations_are_parsed_or_refused() {
     for [text, wanted] in table(LOCATIONS) {
         let read = Location::read("the mirror", &format!(" {text} "));
         match wanted.strip_prefix('!') {
-            Some(says) => assert!(!fails(read, Kind::Configuration, says).text.contains("hidden"), "{text}"),
+            Some(says) => assert!(
+                !fails(read, Kind::Configuration, says)
+                    .text
+                    .contains("hidden"),
+                "{text}"
+            ),
             None => assert_eq!(read.unwrap().to_string(), wanted),
         }
     }
@@ -85,14 +121,32 @@ fn locations_are_parsed_or_refused() {
 
 #[test]
 fn credentials_are_sent_to_their_servers_only() {
-    let (basic, token) = (Auth::Basic { user: "me".into(), password: "secret".into() }, Auth::Bearer("t".into()));
-    let own = Mirror { auth: basic.clone(), ..Mirror::below(Tool::OpenTofu, url("https://m/x")) };
+    let (basic, token) = (
+        Auth::Basic {
+            user: "me".into(),
+            password: "secret".into(),
+        },
+        Auth::Bearer("t".into()),
+    );
+    let own = Mirror {
+        auth: basic.clone(),
+        ..Mirror::below(Tool::OpenTofu, url("https://m/x"))
+    };
     // A mirror may have a token of its own.
-    let tokened = Mirror { auth: token.clone(), ..own.clone() };
+    let tokened = Mirror {
+        auth: token.clone(),
+        ..own.clone()
+    };
     // The operator's password is not for the projects' own servers.
-    let official = Mirror { auth: basic.clone(), ..Mirror::official(Tool::Terraform) };
+    let official = Mirror {
+        auth: basic.clone(),
+        ..Mirror::official(Tool::Terraform)
+    };
     // A GitHub token is for the API that serves the list.
-    let github = |tool| Mirror { github: Some(token.clone()), ..Mirror::official(tool) };
+    let github = |tool| Mirror {
+        github: Some(token.clone()),
+        ..Mirror::official(tool)
+    };
     let (terragrunt, tofu) = (github(Tool::Terragrunt), github(Tool::OpenTofu));
     let none = Auth::None;
     for (mirror, at, wanted) in [
@@ -106,7 +160,11 @@ fn credentials_are_sent_to_their_servers_only() {
         (&tokened, url("https://github.com/x"), &none),
         (&official, official.list.clone(), &none),
         (&terragrunt, terragrunt.list.clone(), &token),
-        (&terragrunt, url("https://github.com/gruntwork-io/terragrunt"), &none),
+        (
+            &terragrunt,
+            url("https://github.com/gruntwork-io/terragrunt"),
+            &none,
+        ),
         (&tofu, tofu.list.clone(), &none),
     ] {
         assert_eq!(mirror.auth_for(&at), wanted, "{at}");

@@ -31,7 +31,11 @@ pub(crate) fn rules() -> Rules {
 
 /// Short deadlines, for a server that never answers.
 fn short() -> Rules {
-    Rules { connect: Duration::from_millis(300), silence: Duration::from_millis(300), ..rules() }
+    Rules {
+        connect: Duration::from_millis(300),
+        silence: Duration::from_millis(300),
+        ..rules()
+    }
 }
 
 fn client() -> Client {
@@ -39,7 +43,13 @@ fn client() -> Client {
 }
 
 fn ask<'a>(url: &'a str, auth: &'a Auth) -> Ask<'a> {
-    Ask { url, what: "OpenTofu 1.99.0", auth, cap: 1 << 20, html: false }
+    Ask {
+        url,
+        what: "OpenTofu 1.99.0",
+        auth,
+        cap: 1 << 20,
+        html: false,
+    }
 }
 
 /// Requests without credentials.
@@ -49,8 +59,11 @@ async fn get(url: &str) -> Result<Vec<u8>> {
 
 async fn get_by(rules: Rules, url: &str) -> Result<Vec<u8>> {
     let client = Client::new(rules, None).unwrap();
-    client.get(ask(url, &Auth::None), None).await.map(|answer| match answer {
-        Answer::Body { bytes, .. } => bytes,
-        Answer::NotModified => panic!("no tag was sent"),
-    })
+    client
+        .get(ask(url, &Auth::None), None)
+        .await
+        .map(|answer| match answer {
+            Answer::Body { bytes, .. } => bytes,
+            Answer::NotModified => panic!("no tag was sent"),
+        })
 }

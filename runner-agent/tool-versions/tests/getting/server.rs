@@ -38,7 +38,12 @@ pub(crate) enum Act {
 
 /// An answer with a status line, headers and a body.
 pub(crate) fn answer(head: &str, body: &[u8]) -> Vec<Act> {
-    let head = head.trim().lines().map(str::trim).collect::<Vec<_>>().join("\r\n");
+    let head = head
+        .trim()
+        .lines()
+        .map(str::trim)
+        .collect::<Vec<_>>()
+        .join("\r\n");
     let mut bytes = format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n").into_bytes();
     bytes.extend_from_slice(body);
     vec![Act::Send(bytes)]
@@ -46,11 +51,17 @@ pub(crate) fn answer(head: &str, body: &[u8]) -> Vec<Act> {
 
 /// `200` with the correct length.
 pub(crate) fn ok(headers: &str, body: &[u8]) -> Vec<Act> {
-    answer(&format!("200 OK\nContent-Length: {}\n{headers}", body.len()), body)
+    answer(
+        &format!("200 OK\nContent-Length: {}\n{headers}", body.len()),
+        body,
+    )
 }
 
 pub(crate) fn redirect(to: &str) -> Vec<Act> {
-    answer(&format!("302 Found\nContent-Length: 0\nLocation: {to}"), b"")
+    answer(
+        &format!("302 Found\nContent-Length: 0\nLocation: {to}"),
+        b"",
+    )
 }
 
 pub(crate) struct Server {
@@ -67,7 +78,9 @@ impl Drop for Server {
 
 impl Server {
     /// Serves the steps that `script` returns for a request and the count of requests before it.
-    pub(crate) async fn start(script: impl Fn(&Request, usize) -> Vec<Act> + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(
+        script: impl Fn(&Request, usize) -> Vec<Act> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -78,7 +91,11 @@ impl Server {
                 tokio::spawn(async move { serve(stream, &*script, &log).await });
             }
         });
-        Self { address, seen, task }
+        Self {
+            address,
+            seen,
+            task,
+        }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -90,7 +107,11 @@ impl Server {
     }
 }
 
-async fn serve(mut stream: TcpStream, script: &(dyn Fn(&Request, usize) -> Vec<Act> + Send + Sync), log: &Mutex<Vec<Request>>) {
+async fn serve(
+    mut stream: TcpStream,
+    script: &(dyn Fn(&Request, usize) -> Vec<Act> + Send + Sync),
+    log: &Mutex<Vec<Request>>,
+) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {
@@ -101,9 +122,15 @@ async fn serve(mut stream: TcpStream, script: &(dyn Fn(&Request, usize) -> Vec<A
     }
     let head = String::from_utf8(head).unwrap();
     let mut lines = head.lines();
-    let path = lines.next().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
+    let path = lines
+        .next()
+        .and_then(|line| line.split(' ').nth(1))
+        .unwrap_or_default()
+        .to_owned();
     let headers = lines.filter_map(|line| line.split_once(':'));
-    let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
+    let headers = headers
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
     let request = Request { path, headers };
     let acts = {
         let mut log = log.lock().unwrap();

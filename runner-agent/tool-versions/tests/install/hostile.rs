@@ -15,7 +15,12 @@ use crate::table;
 
 /// Short deadlines, for an archive that never ends.
 fn short() -> Rules {
-    Rules { connect: Duration::from_secs(1), silence: Duration::from_millis(700), large: Duration::from_secs(6), ..rules() }
+    Rules {
+        connect: Duration::from_secs(1),
+        silence: Duration::from_millis(700),
+        large: Duration::from_secs(6),
+        ..rules()
+    }
 }
 
 fn with(name: &str, acts: Vec<Act>) -> Files {
@@ -58,22 +63,42 @@ const FAULTS: &str = "
 ";
 
 fn files_of(fault: &str) -> Files {
-    let head = |length: usize| format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes();
-    let signature = |bytes: &[u8]| ok("", &binary(&key().sign(bytes, BORN + DAY, HashAlgorithm::Sha256)));
+    let head =
+        |length: usize| format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes();
+    let signature = |bytes: &[u8]| {
+        ok(
+            "",
+            &binary(&key().sign(bytes, BORN + DAY, HashAlgorithm::Sha256)),
+        )
+    };
     let page = ok("Content-Type: text/html", b"<html>log in</html>");
     let status = |head: &str| answer(&format!("{head}\nContent-Length: 0"), b"");
     match fault {
-        "a truncated archive" => with(ARCHIVE, vec![Act::Send([head(release().len()), release()[..100].to_vec()].concat())]),
+        "a truncated archive" => with(
+            ARCHIVE,
+            vec![Act::Send(
+                [head(release().len()), release()[..100].to_vec()].concat(),
+            )],
+        ),
         "a slow archive" => {
-            let pieces = release().chunks(8).take(200).map(<[u8]>::to_vec).collect::<Vec<_>>();
+            let pieces = release()
+                .chunks(8)
+                .take(200)
+                .map(<[u8]>::to_vec)
+                .collect::<Vec<_>>();
             let slow = |piece| [Act::Send(piece), Act::Wait(Duration::from_millis(250))];
-            let acts = [Act::Send(head(release().len()))].into_iter().chain(pieces.into_iter().flat_map(slow));
+            let acts = [Act::Send(head(release().len()))]
+                .into_iter()
+                .chain(pieces.into_iter().flat_map(slow));
             with(ARCHIVE, acts.collect())
         }
         "a silent server" => with(ARCHIVE, vec![Act::Hang]),
         "another archive" => with(ARCHIVE, ok("", &zip(&[("tofu", b"#!/bin/sh\nrm -rf /\n")]))),
         "sums of other files" => {
-            let text = format!("{}  tofu_1.10.5_linux_amd64.zip\n", tool_versions::Digest::of(&release()));
+            let text = format!(
+                "{}  tofu_1.10.5_linux_amd64.zip\n",
+                tool_versions::Digest::of(&release())
+            );
             let mut files = with(SUMS, ok("", text.as_bytes()));
             files.insert(format!("{AT}/{SIGNATURE}"), signature(text.as_bytes()));
             files
@@ -89,7 +114,11 @@ fn files_of(fault: &str) -> Files {
         "a link" => {
             let mut link = zip(&[("tofu", b"/bin/sh")]);
             // The mode in the central directory.
-            let at = link.windows(4).rposition(|four| four == b"PK\x01\x02").unwrap() + 38;
+            let at = link
+                .windows(4)
+                .rposition(|four| four == b"PK\x01\x02")
+                .unwrap()
+                + 38;
             link.splice(at..at + 4, (0o120_777_u32 << 16).to_le_bytes());
             published(&link, &key(), BORN + DAY)
         }
@@ -114,18 +143,29 @@ async fn each_fault_has_its_error_and_leaves_no_executable() {
             let mut installer = world.installer();
             match fault {
                 "a slow archive" | "a silent server" => installer.channels[0].rules = short(),
-                "an expired key" => installer = world.verified(Verification::Signature(keyring(&made("lasts=1")))),
+                "an expired key" => {
+                    installer = world.verified(Verification::Signature(keyring(&made("lasts=1"))))
+                }
                 _ => {}
             }
-            let error = get(&installer).await.map(|got| got.origin).expect_err(fault);
+            let error = get(&installer)
+                .await
+                .map(|got| got.origin)
+                .expect_err(fault);
             assert_eq!(format!("{:?}", error.kind), kind, "{fault}: {error}");
             for said in says.split(" & ") {
-                assert!(error.text.contains(said), "{fault}: `{error}` does not say `{said}`");
+                assert!(
+                    error.text.contains(said),
+                    "{fault}: `{error}` does not say `{said}`"
+                );
             }
             assert_eq!(world.left(), Vec::<std::path::PathBuf>::new(), "{fault}");
             // A retry succeeds.
             *world.files.lock().unwrap() = published(&release(), &key(), BORN + DAY);
-            assert!(matches!(world.get().await.unwrap().origin, Origin::Installed { .. }), "{fault}");
+            assert!(
+                matches!(world.get().await.unwrap().origin, Origin::Installed { .. }),
+                "{fault}"
+            );
         })
     });
     for one in all.collect::<Vec<_>>() {

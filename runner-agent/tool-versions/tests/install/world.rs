@@ -28,17 +28,27 @@ pub(crate) const AT: &str = "/opentofu/opentofu/releases/download/v1.10.6";
 pub(crate) const SCRIPT: &str = "#!/bin/sh\necho tofu of the mirror\n";
 
 pub(crate) fn linux() -> Platform {
-    Platform { os: "linux".into(), arch: "amd64".into() }
+    Platform {
+        os: "linux".into(),
+        arch: "amd64".into(),
+    }
 }
 
 /// Packs files.
 pub(crate) fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
-    let files: Vec<_> = entries.iter().map(|(name, bytes)| packing::file(name, bytes)).collect();
+    let files: Vec<_> = entries
+        .iter()
+        .map(|(name, bytes)| packing::file(name, bytes))
+        .collect();
     packing::zip(&files, CompressionMethod::Deflated)
 }
 
 pub(crate) fn release() -> Vec<u8> {
-    zip(&[("LICENSE", b"MPL"), ("README.md", b"read"), ("tofu", SCRIPT.as_bytes())])
+    zip(&[
+        ("LICENSE", b"MPL"),
+        ("README.md", b"read"),
+        ("tofu", SCRIPT.as_bytes()),
+    ])
 }
 
 pub(crate) const ARCHIVE: &str = "tofu_1.10.6_linux_amd64.zip";
@@ -49,18 +59,40 @@ pub(crate) type Files = BTreeMap<String, Vec<Act>>;
 
 /// A release as it is published, with this archive.
 pub(crate) fn published(archive: &[u8], key: &Made, signed_at: u32) -> Files {
-    let sums = format!("{}  {ARCHIVE}\n{}  tofu_1.10.6_linux_arm64.zip\n", Digest::of(archive), Digest::of(b"another"));
+    let sums = format!(
+        "{}  {ARCHIVE}\n{}  tofu_1.10.6_linux_arm64.zip\n",
+        Digest::of(archive),
+        Digest::of(b"another")
+    );
     let signature = binary(&key.sign(sums.as_bytes(), signed_at, HashAlgorithm::Sha256));
-    [(ARCHIVE, archive.to_vec()), (SUMS, sums.into_bytes()), ("tofu_1.10.6_SHA256SUMS.gpgsig", signature)]
-        .into_iter()
-        .map(|(name, bytes)| (format!("{AT}/{name}"), ok("Content-Type: application/octet-stream", &bytes)))
-        .chain([("/tofu/api.json".to_owned(), list(&["1.9.4", "1.10.6", "1.10.5", "1.11.0-rc1"]))])
-        .collect()
+    [
+        (ARCHIVE, archive.to_vec()),
+        (SUMS, sums.into_bytes()),
+        ("tofu_1.10.6_SHA256SUMS.gpgsig", signature),
+    ]
+    .into_iter()
+    .map(|(name, bytes)| {
+        (
+            format!("{AT}/{name}"),
+            ok("Content-Type: application/octet-stream", &bytes),
+        )
+    })
+    .chain([(
+        "/tofu/api.json".to_owned(),
+        list(&["1.9.4", "1.10.6", "1.10.5", "1.11.0-rc1"]),
+    )])
+    .collect()
 }
 
 pub(crate) fn list(versions: &[&str]) -> Vec<Act> {
-    let all: Vec<_> = versions.iter().map(|id| format!("{{\"id\":\"{id}\"}}")).collect();
-    ok("ETag: \"l\"\nContent-Type: application/json", format!("{{\"versions\":[{}]}}", all.join(",")).as_bytes())
+    let all: Vec<_> = versions
+        .iter()
+        .map(|id| format!("{{\"id\":\"{id}\"}}"))
+        .collect();
+    ok(
+        "ETag: \"l\"\nContent-Type: application/json",
+        format!("{{\"versions\":[{}]}}", all.join(",")).as_bytes(),
+    )
 }
 
 pub(crate) fn key() -> Made {
@@ -83,14 +115,27 @@ impl World {
         let served = Arc::clone(&files);
         let server = Server::start(move |request, _| {
             let missing = || answer("404 Not Found\nContent-Length: 0", b"");
-            served.lock().unwrap().get(&request.path).cloned().unwrap_or_else(missing)
+            served
+                .lock()
+                .unwrap()
+                .get(&request.path)
+                .cloned()
+                .unwrap_or_else(missing)
         })
         .await;
-        Self { server, files, dir: tempfile::tempdir().unwrap() }
+        Self {
+            server,
+            files,
+            dir: tempfile::tempdir().unwrap(),
+        }
     }
 
     pub(crate) fn set(&self, name: &str, acts: Vec<Act>) {
-        let path = if name.starts_with('/') { name.to_owned() } else { format!("{AT}/{name}") };
+        let path = if name.starts_with('/') {
+            name.to_owned()
+        } else {
+            format!("{AT}/{name}")
+        };
         self.files.lock().unwrap().insert(path, acts);
     }
 
@@ -112,7 +157,11 @@ impl World {
 
     /// The number of requests for a file.
     pub(crate) fn asked(&self, name: &str) -> usize {
-        self.server.seen().iter().filter(|request| request.path.ends_with(name)).count()
+        self.server
+            .seen()
+            .iter()
+            .filter(|request| request.path.ends_with(name))
+            .count()
     }
 
     /// Files below the cache without locks and lists.
@@ -128,13 +177,20 @@ impl World {
                 }
             }
         }
-        files.retain(|path| !path.components().any(|part| part.as_os_str() == ".locks" || part.as_os_str() == "lists"));
+        files.retain(|path| {
+            !path
+                .components()
+                .any(|part| part.as_os_str() == ".locks" || part.as_os_str() == "lists")
+        });
         files
     }
 }
 
 pub(crate) fn keyring(key: &Made) -> Keys {
-    Keys::Own { armored: key.armored(), fingerprints: vec![key.fingerprint()] }
+    Keys::Own {
+        armored: key.armored(),
+        fingerprints: vec![key.fingerprint()],
+    }
 }
 
 pub(crate) fn installer(base: &str, root: &Path, verification: Verification) -> Installer {
@@ -143,7 +199,12 @@ pub(crate) fn installer(base: &str, root: &Path, verification: Verification) -> 
     Installer {
         store: Store::at(root, linux()),
         lists: root.join("lists"),
-        channels: vec![Channel { mirror, rules: rules(), verification, refusal: None }],
+        channels: vec![Channel {
+            mirror,
+            rules: rules(),
+            verification,
+            refusal: None,
+        }],
         platform: linux(),
         offline: false,
         limits: Limits::default(),
@@ -153,5 +214,7 @@ pub(crate) fn installer(base: &str, root: &Path, verification: Verification) -> 
 }
 
 pub(crate) async fn get(installer: &Installer) -> tool_versions::Result<Got> {
-    installer.get(Tool::OpenTofu, &version("1.10.6"), &mut |_, _| {}).await
+    installer
+        .get(Tool::OpenTofu, &version("1.10.6"), &mut |_, _| {})
+        .await
 }

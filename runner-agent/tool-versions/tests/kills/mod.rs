@@ -17,7 +17,11 @@ pub(crate) const LANES: u32 = 4;
 
 /// Kills of each lane. `PAWL_KILLS` is the sum over all lanes; the default is 1,000.
 pub(crate) fn per_lane() -> u32 {
-    env::var("PAWL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000_u32).div_ceil(LANES)
+    env::var("PAWL_KILLS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(1000_u32)
+        .div_ceil(LANES)
 }
 
 /// The time within which a process is killed: from before its first write to after its last, at any load of the machine.
@@ -32,7 +36,11 @@ struct Window {
 impl Window {
     /// Starts with the shortest time of a process that was not killed.
     fn new(shortest: Duration) -> Self {
-        Self { micros: u64::try_from((shortest * 6 / 5).as_micros()).unwrap(), kills: 0, whole: 0 }
+        Self {
+            micros: u64::try_from((shortest * 6 / 5).as_micros()).unwrap(),
+            kills: 0,
+            whole: 0,
+        }
     }
 
     /// The delay before the next kill. Adapts so that a tenth to a fifth of the processes finish.

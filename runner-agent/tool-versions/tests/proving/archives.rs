@@ -25,7 +25,13 @@ pub(crate) fn take(name: &str, bytes: &[u8], limits: Limits) -> (Result<Taken>, 
 fn good(name: &str, bytes: &[u8], content: &[u8]) {
     let (taken, into) = take(name, bytes, Limits::default());
     let taken = taken.unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert_eq!(taken, Taken { size: content.len() as u64, digest: Digest::of(content) });
+    assert_eq!(
+        taken,
+        Taken {
+            size: content.len() as u64,
+            digest: Digest::of(content)
+        }
+    );
     assert!(into == content, "{name}: other bytes were written");
 }
 
@@ -38,12 +44,20 @@ fn bad(name: &str, bytes: &[u8], says: &str) {
 }
 
 fn entries(text: &str) -> Vec<Entry<'_>> {
-    text.split(", ").filter(|text| !text.is_empty()).map(entry).collect()
+    text.split(", ")
+        .filter(|text| !text.is_empty())
+        .map(entry)
+        .collect()
 }
 
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut changed = bytes.to_vec();
-    let places: Vec<_> = bytes.windows(from.len()).enumerate().filter(|(_, found)| *found == from).map(|(at, _)| at).collect();
+    let places: Vec<_> = bytes
+        .windows(from.len())
+        .enumerate()
+        .filter(|(_, found)| *found == from)
+        .map(|(at, _)| at)
+        .collect();
     assert!(!places.is_empty());
     for at in places {
         changed[at..at + to.len()].copy_from_slice(to);
@@ -57,14 +71,31 @@ fn wanted_entry_is_taken_others_are_skipped() {
     let text = vec![b'a'; 1_000_000];
     let rows: [&[Entry<'_>]; 6] = [
         &[file("tofu", &tofu)],
-        &[file("LICENSE", b"MPL"), file("tofu", &tofu), file("README.md", b"x")],
-        &[file("tofu.sig", b"x"), file("my-tofu", b"x"), file("TOFU", b"x"), file("tofu", &tofu)],
-        &[directory("doc/"), file("doc/tofu", b"no"), file("tofu", &tofu)],
+        &[
+            file("LICENSE", b"MPL"),
+            file("tofu", &tofu),
+            file("README.md", b"x"),
+        ],
+        &[
+            file("tofu.sig", b"x"),
+            file("my-tofu", b"x"),
+            file("TOFU", b"x"),
+            file("tofu", &tofu),
+        ],
+        &[
+            directory("doc/"),
+            file("doc/tofu", b"no"),
+            file("tofu", &tofu),
+        ],
         &[file("tofu", &tofu), file("empty", b"")],
         &[file("tofu", &text)],
     ];
     for all in rows {
-        let content = all.iter().find(|entry| entry.name == b"tofu").unwrap().bytes;
+        let content = all
+            .iter()
+            .find(|entry| entry.name == b"tofu")
+            .unwrap()
+            .bytes;
         good("x.zip", &zip(all, Deflated), content);
         good("x.zip", &zip(all, Stored), content);
     }
@@ -90,7 +121,11 @@ const HOSTILE: &str = "
 fn hostile_entries_are_refused() {
     for [text, says] in table(HOSTILE) {
         let (tofu, hostile) = (file("tofu", b"abc"), entry(text));
-        bad("x.zip", &zip(&[tofu.clone(), hostile.clone()], Stored), says);
+        bad(
+            "x.zip",
+            &zip(&[tofu.clone(), hostile.clone()], Stored),
+            says,
+        );
         bad("x.zip", &zip(&[hostile, tofu], Stored), says);
     }
 }
@@ -121,7 +156,11 @@ fn entry_must_be_one_file_with_content() {
 #[test]
 fn truncated_archives_are_refused() {
     let tofu = binary(40_000);
-    let all = [file("LICENSE", b"MPL"), file("tofu", &tofu), file("README.md", b"x")];
+    let all = [
+        file("LICENSE", b"MPL"),
+        file("tofu", &tofu),
+        file("README.md", b"x"),
+    ];
     for whole in [zip(&all, Deflated), zip(&all, Stored)] {
         for part in 0..16 {
             bad("x.zip", &whole[..whole.len() * part / 16], "");
@@ -160,8 +199,14 @@ fn bytes_outside_of_entries_are_refused() {
     for (bytes, says) in [
         ([b"#!/bin/sh\n".as_slice(), &whole].concat(), ""),
         ([whole.as_slice(), b"more"].concat(), "bytes after its end"),
-        ([whole.as_slice(), &whole].concat(), "between its directory and its end"),
-        ([commented.as_slice(), b"more!"].concat(), "bytes after its end"),
+        (
+            [whole.as_slice(), &whole].concat(),
+            "between its directory and its end",
+        ),
+        (
+            [commented.as_slice(), b"more!"].concat(),
+            "bytes after its end",
+        ),
         (renamed, "header"),
     ] {
         bad("x.zip", &bytes, says);
@@ -171,17 +216,30 @@ fn bytes_outside_of_entries_are_refused() {
 #[test]
 fn other_formats_are_refused() {
     for name in ["x.zip", "tofu"] {
-        bad(name, b"<!DOCTYPE html>\n<html>", "a page of HTML & <!DOCTYPE html>");
+        bad(
+            name,
+            b"<!DOCTYPE html>\n<html>",
+            "a page of HTML & <!DOCTYPE html>",
+        );
     }
     bad("x.zip", &gzip(&tar(&[file("tofu", b"abc")])), "zip");
 }
 
 #[test]
 fn sizes_ratios_and_entries_are_bounded() {
-    let limits = Limits { size: 2_000_000, ratio: 200, entries: 3 };
+    let limits = Limits {
+        size: 2_000_000,
+        ratio: 200,
+        entries: 3,
+    };
     let (zeros, noise) = (vec![0; 2_000_001], binary(3_300_000));
     let [over, most] = [[file("tofu", &zeros)], [file("tofu", &zeros[..2_000_000])]];
-    let four = [file("a", b"x"), file("b", b"x"), file("c", b"x"), file("tofu", b"x")];
+    let four = [
+        file("a", b"x"),
+        file("b", b"x"),
+        file("c", b"x"),
+        file("tofu", b"x"),
+    ];
     // A zip that announces another size.
     let lying = |says: u32| {
         let whole = zip(&[file("tofu", &binary(5000))], Deflated);
@@ -198,13 +256,19 @@ fn sizes_ratios_and_entries_are_bounded() {
     ] {
         let (taken, into) = take(name, &bytes, limits);
         failed(taken, Kind::Integrity, &[says]);
-        assert!(into.len() as u64 <= limits.size, "{} bytes were written", into.len());
+        assert!(
+            into.len() as u64 <= limits.size,
+            "{} bytes were written",
+            into.len()
+        );
     }
     // Exactly the limits.
     let noise = &noise[..2_000_000];
-    for (name, bytes) in
-        [("x.zip", zip(&four[1..], Stored)), ("tofu", noise.to_vec()), ("x.zip", zip(&[file("tofu", noise)], Stored))]
-    {
+    for (name, bytes) in [
+        ("x.zip", zip(&four[1..], Stored)),
+        ("tofu", noise.to_vec()),
+        ("x.zip", zip(&[file("tofu", noise)], Stored)),
+    ] {
         assert!(take(name, &bytes, limits).0.is_ok(), "{name}");
     }
 }
@@ -214,9 +278,14 @@ fn central_directory_is_bounded() {
     let mut into = ZipWriter::new(Cursor::new(Vec::new()));
     let name = "x".repeat(60_000);
     for entry in 0..100 {
-        into.start_file(format!("{name}{entry}"), SimpleFileOptions::default()).unwrap();
+        into.start_file(format!("{name}{entry}"), SimpleFileOptions::default())
+            .unwrap();
     }
-    bad("x.zip", &into.finish().unwrap().into_inner(), "more than 4194304 bytes");
+    bad(
+        "x.zip",
+        &into.finish().unwrap().into_inner(),
+        "more than 4194304 bytes",
+    );
 }
 
 /// A disk that fails after a number of bytes.
@@ -224,7 +293,10 @@ struct Failing<T>(T, usize);
 
 impl<T> Failing<T> {
     fn count(&mut self, bytes: usize, code: i32) -> io::Result<()> {
-        self.1 = self.1.checked_sub(bytes).ok_or_else(|| io::Error::from_raw_os_error(code))?;
+        self.1 = self
+            .1
+            .checked_sub(bytes)
+            .ok_or_else(|| io::Error::from_raw_os_error(code))?;
         Ok(())
     }
 }
@@ -249,7 +321,11 @@ impl<T: Write> Write for Failing<T> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.1 == 0 { Err(io::Error::from_raw_os_error(28)) } else { Ok(()) }
+        if self.1 == 0 {
+            Err(io::Error::from_raw_os_error(28))
+        } else {
+            Ok(())
+        }
     }
 }
 

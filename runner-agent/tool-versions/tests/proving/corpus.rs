@@ -20,9 +20,20 @@ use crate::fuzzed::{change, changed};
 
 /// The files of a part of the corpus, by name.
 fn files(part: &str) -> BTreeMap<String, Vec<u8>> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(part);
-    let read = |entry: fs::DirEntry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap());
-    let files: BTreeMap<_, _> = fs::read_dir(directory).unwrap().map(Result::unwrap).map(read).collect();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("corpus")
+        .join(part);
+    let read = |entry: fs::DirEntry| {
+        (
+            entry.file_name().into_string().unwrap(),
+            fs::read(entry.path()).unwrap(),
+        )
+    };
+    let files: BTreeMap<_, _> = fs::read_dir(directory)
+        .unwrap()
+        .map(Result::unwrap)
+        .map(read)
+        .collect();
     assert!(files.len() > 5, "{part} has {} files", files.len());
     files
 }
@@ -44,15 +55,30 @@ fn sums_match_their_names() {
 fn archives_match_their_names() {
     for (name, bytes) in files("archives") {
         let (result, tofu) = if name.ends_with(".tar.gz") {
-            let (root, until) = (tempfile::tempdir().unwrap(), Instant::now() + Duration::from_secs(600));
-            let unpacked = archive::unpack(&name, Cursor::new(bytes), &Limits::default(), until, root.path());
-            (unpacked.map(drop), fs::read(root.path().join("tofu")).unwrap_or_default())
+            let (root, until) = (
+                tempfile::tempdir().unwrap(),
+                Instant::now() + Duration::from_secs(600),
+            );
+            let unpacked = archive::unpack(
+                &name,
+                Cursor::new(bytes),
+                &Limits::default(),
+                until,
+                root.path(),
+            );
+            (
+                unpacked.map(drop),
+                fs::read(root.path().join("tofu")).unwrap_or_default(),
+            )
         } else {
             let (taken, into) = take(&name, &bytes, Limits::default());
             (taken.map(drop), into)
         };
         assert_eq!(result.is_ok(), is_good(&name), "{name}: {result:?}");
-        assert!(result.is_err() || tofu == b"#!/bin/sh\necho tofu\n", "{name}");
+        assert!(
+            result.is_err() || tofu == b"#!/bin/sh\necho tofu\n",
+            "{name}"
+        );
     }
 }
 

@@ -7,13 +7,17 @@ use std::{
 
 use pgp::{
     composed::{
-        ArmorOptions, DetachedSignature, KeyType, SecretKeyParamsBuilder, SignedKeyDetails, SignedPublicKey, SignedPublicSubKey,
-        SignedSecretKey, SubkeyParamsBuilder, SubpacketConfig,
+        ArmorOptions, DetachedSignature, KeyType, SecretKeyParamsBuilder, SignedKeyDetails,
+        SignedPublicKey, SignedPublicSubKey, SignedSecretKey, SubkeyParamsBuilder, SubpacketConfig,
     },
     crypto::hash::HashAlgorithm::{self, Sha1, Sha256, Sha512},
-    packet::{KeyFlags, Signature, SignatureConfig, SignatureType, Subpacket, SubpacketData, UserId},
+    packet::{
+        KeyFlags, Signature, SignatureConfig, SignatureType, Subpacket, SubpacketData, UserId,
+    },
     ser::Serialize as _,
-    types::{Duration, KeyDetails, PacketHeaderVersion, Password, SignedUser, SigningKey, Tag, Timestamp},
+    types::{
+        Duration, KeyDetails, PacketHeaderVersion, Password, SignedUser, SigningKey, Tag, Timestamp,
+    },
 };
 use rand_08::{SeedableRng as _, rngs::StdRng};
 use tool_versions::Fingerprint;
@@ -66,8 +70,13 @@ impl Plan<'_> {
     }
 
     fn number(self, name: &str) -> Option<u32> {
-        let mut words = self.0.split_whitespace().filter_map(|word| word.split_once('='));
-        words.find(|(word, _)| *word == name).map(|(_, number)| number.parse().unwrap())
+        let mut words = self
+            .0
+            .split_whitespace()
+            .filter_map(|word| word.split_once('='));
+        words
+            .find(|(word, _)| *word == name)
+            .map(|(_, number)| number.parse().unwrap())
     }
 
     fn lasts(self, name: &str) -> Option<u32> {
@@ -95,33 +104,76 @@ fn secret(seed: u32, rsa: bool) -> SignedSecretKey {
     let kind = KeyType::ECDSA(pgp::crypto::ecc_curve::ECCCurve::P256);
     let born = Timestamp::from_secs(BORN);
     let mut params = SecretKeyParamsBuilder::default();
-    params.key_type(if rsa { KeyType::Rsa(2048) } else { kind.clone() }).created_at(born).can_sign(true);
-    let sub = SubkeyParamsBuilder::default().key_type(kind).created_at(born).can_sign(true).build();
-    params.primary_user_id("Test".into()).subkeys(vec![sub.unwrap()]);
+    params
+        .key_type(if rsa {
+            KeyType::Rsa(2048)
+        } else {
+            kind.clone()
+        })
+        .created_at(born)
+        .can_sign(true);
+    let sub = SubkeyParamsBuilder::default()
+        .key_type(kind)
+        .created_at(born)
+        .can_sign(true)
+        .build();
+    params
+        .primary_user_id("Test".into())
+        .subkeys(vec![sub.unwrap()]);
     let mut secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
-    let generate = || params.build().unwrap().generate(StdRng::seed_from_u64(seed.into())).unwrap();
+    let generate = || {
+        params
+            .build()
+            .unwrap()
+            .generate(StdRng::seed_from_u64(seed.into()))
+            .unwrap()
+    };
     secrets.entry((seed, rsa)).or_insert_with(generate).clone()
 }
 
 /// Makes a key as these [`WORDS`] describe it.
 pub(crate) fn made(words: &str) -> Made {
     let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
-    assert!(words.split_whitespace().all(|word| WORDS.contains(&name(word).as_str())), "{words}");
+    assert!(
+        words
+            .split_whitespace()
+            .all(|word| WORDS.contains(&name(word).as_str())),
+        "{words}"
+    );
     let plan = Plan(words);
     let secret = secret(plan.number("seed").unwrap_or(1), plan.has("rsa"));
-    let (key, primary, none) = (&secret.primary_key, secret.primary_key.public_key(), Password::empty());
+    let (key, primary, none) = (
+        &secret.primary_key,
+        secret.primary_key.public_key(),
+        Password::empty(),
+    );
     let (hash, signs) = (plan.hash("weak"), !plan.has("certifies"));
     let id = UserId::from_str(PacketHeaderVersion::New, "Test <test@example.org>").unwrap();
     let about = |kind, at, lasts| {
         let config = config(key, kind, at, lasts, hash, signs);
-        config.sign_certification(key, primary, &none, Tag::UserId, &id).unwrap()
+        config
+            .sign_certification(key, primary, &none, Tag::UserId, &id)
+            .unwrap()
     };
-    let over_key = |kind, at, lasts, signs| config(key, kind, at, lasts, hash, signs).sign_key(key, &none, primary).unwrap();
-    let mut names = vec![about(SignatureType::CertPositive, BORN, plan.lasts("lasts"))];
+    let over_key = |kind, at, lasts, signs| {
+        config(key, kind, at, lasts, hash, signs)
+            .sign_key(key, &none, primary)
+            .unwrap()
+    };
+    let mut names = vec![about(
+        SignatureType::CertPositive,
+        BORN,
+        plan.lasts("lasts"),
+    )];
     let mut direct = Vec::new();
     let prolonged = plan.lasts("prolonged");
     if plan.has("directly") {
-        direct.push(over_key(SignatureType::Key, BORN + DAY / 2, prolonged, signs));
+        direct.push(over_key(
+            SignatureType::Key,
+            BORN + DAY / 2,
+            prolonged,
+            signs,
+        ));
     } else if prolonged.is_some() {
         // An older one may come after a newer one.
         names.insert(0, about(SignatureType::CertPositive, BORN + DAY, prolonged));
@@ -131,9 +183,22 @@ pub(crate) fn made(words: &str) -> Made {
     }
     let revocation = || over_key(SignatureType::KeyRevocation, BORN + DAY, None, false);
     let revocations = plan.has("revoked").then(revocation).into_iter().collect();
-    let subkeys = plan.has("sub").then(|| bound(plan, &secret)).into_iter().collect();
-    let details = SignedKeyDetails::new(revocations, direct, vec![SignedUser::new(id.clone(), names)], Vec::new());
-    let public = SignedPublicKey { primary_key: primary.clone(), details, public_subkeys: subkeys };
+    let subkeys = plan
+        .has("sub")
+        .then(|| bound(plan, &secret))
+        .into_iter()
+        .collect();
+    let details = SignedKeyDetails::new(
+        revocations,
+        direct,
+        vec![SignedUser::new(id.clone(), names)],
+        Vec::new(),
+    );
+    let public = SignedPublicKey {
+        primary_key: primary.clone(),
+        details,
+        public_subkeys: subkeys,
+    };
     Made { secret, public }
 }
 
@@ -150,11 +215,15 @@ fn config(
     flags.set_certify(true);
     flags.set_sign(signs);
     config.hashed_subpackets = vec![
-        part(SubpacketData::SignatureCreationTime(Timestamp::from_secs(at))),
+        part(SubpacketData::SignatureCreationTime(Timestamp::from_secs(
+            at,
+        ))),
         part(SubpacketData::IssuerFingerprint(key.fingerprint())),
         part(SubpacketData::KeyFlags(flags)),
     ];
-    config.hashed_subpackets.extend(lasts.map(|lasts| part(SubpacketData::KeyExpirationTime(Duration::from_secs(lasts)))));
+    config.hashed_subpackets.extend(
+        lasts.map(|lasts| part(SubpacketData::KeyExpirationTime(Duration::from_secs(lasts)))),
+    );
     config
 }
 
@@ -165,16 +234,42 @@ fn bound(plan: Plan<'_>, secret: &SignedSecretKey) -> SignedPublicSubKey {
     let mut binding = config(key, SignatureType::SubkeyBinding, BORN, lasts, hash, signs);
     let stranger = self::secret(9, false).primary_key;
     if !plan.has("sub-silent") {
-        let to = if plan.has("sub-for-another") { stranger.public_key() } else { primary };
+        let to = if plan.has("sub-for-another") {
+            stranger.public_key()
+        } else {
+            primary
+        };
         let back = config(sub, SignatureType::KeyBinding, BORN, None, Sha256, false);
-        let back = back.sign_primary_key_binding(sub, sub.public_key(), &none, to).unwrap();
-        binding.hashed_subpackets.push(part(SubpacketData::EmbeddedSignature(Box::new(back))));
+        let back = back
+            .sign_primary_key_binding(sub, sub.public_key(), &none, to)
+            .unwrap();
+        binding
+            .hashed_subpackets
+            .push(part(SubpacketData::EmbeddedSignature(Box::new(back))));
     }
-    let by = if plan.has("sub-by-another") { &stranger } else { key };
-    let mut signatures = vec![binding.sign_subkey_binding(by, primary, &none, sub.public_key()).unwrap()];
+    let by = if plan.has("sub-by-another") {
+        &stranger
+    } else {
+        key
+    };
+    let mut signatures = vec![
+        binding
+            .sign_subkey_binding(by, primary, &none, sub.public_key())
+            .unwrap(),
+    ];
     if plan.has("sub-revoked") {
-        let gone = config(key, SignatureType::SubkeyRevocation, BORN + DAY, None, hash, false);
-        signatures.push(gone.sign_subkey_binding(key, primary, &none, sub.public_key()).unwrap());
+        let gone = config(
+            key,
+            SignatureType::SubkeyRevocation,
+            BORN + DAY,
+            None,
+            hash,
+            false,
+        );
+        signatures.push(
+            gone.sign_subkey_binding(key, primary, &none, sub.public_key())
+                .unwrap(),
+        );
     }
     SignedPublicSubKey::new(sub.public_key().clone(), signatures)
 }
@@ -193,7 +288,9 @@ impl Made {
     }
 
     pub(crate) fn armored(&self) -> String {
-        self.public.to_armored_string(ArmorOptions::default()).unwrap()
+        self.public
+            .to_armored_string(ArmorOptions::default())
+            .unwrap()
     }
 
     /// A signature by the primary key.
@@ -207,24 +304,49 @@ impl Made {
     }
 }
 
-pub(crate) fn sign(key: &impl SigningKey, data: &[u8], at: u32, hash: HashAlgorithm, lasts: Option<u32>) -> Signature {
+pub(crate) fn sign(
+    key: &impl SigningKey,
+    data: &[u8],
+    at: u32,
+    hash: HashAlgorithm,
+    lasts: Option<u32>,
+) -> Signature {
     let mut hashed = vec![
         part(SubpacketData::IssuerFingerprint(key.fingerprint())),
-        part(SubpacketData::SignatureCreationTime(Timestamp::from_secs(at))),
+        part(SubpacketData::SignatureCreationTime(Timestamp::from_secs(
+            at,
+        ))),
     ];
-    hashed.extend(lasts.map(|lasts| part(SubpacketData::SignatureExpirationTime(Duration::from_secs(lasts)))));
+    hashed.extend(lasts.map(|lasts| {
+        part(SubpacketData::SignatureExpirationTime(Duration::from_secs(
+            lasts,
+        )))
+    }));
     let unhashed = vec![part(SubpacketData::IssuerKeyId(key.legacy_key_id()))];
     let parts = SubpacketConfig::UserDefined { hashed, unhashed };
     let rng = StdRng::seed_from_u64(7);
-    DetachedSignature::sign_binary_data_with_subpackets(rng, key, &Password::empty(), hash, data, parts).unwrap().signature
+    DetachedSignature::sign_binary_data_with_subpackets(
+        rng,
+        key,
+        &Password::empty(),
+        hash,
+        data,
+        parts,
+    )
+    .unwrap()
+    .signature
 }
 
 /// The format of a `.sig`.
 pub(crate) fn binary(signature: &Signature) -> Vec<u8> {
-    DetachedSignature::new(signature.clone()).to_bytes().unwrap()
+    DetachedSignature::new(signature.clone())
+        .to_bytes()
+        .unwrap()
 }
 
 /// The format of a `.asc`.
 pub(crate) fn armored(signature: &Signature) -> Vec<u8> {
-    DetachedSignature::new(signature.clone()).to_armored_bytes(ArmorOptions::default()).unwrap()
+    DetachedSignature::new(signature.clone())
+        .to_armored_bytes(ArmorOptions::default())
+        .unwrap()
 }

@@ -17,11 +17,20 @@ pub(crate) struct Entry<'a> {
 }
 
 pub(crate) fn special(name: &str, kind: EntryType) -> Entry<'_> {
-    Entry { name: name.as_bytes(), kind, mode: 0o644, link: b"", bytes: b"" }
+    Entry {
+        name: name.as_bytes(),
+        kind,
+        mode: 0o644,
+        link: b"",
+        bytes: b"",
+    }
 }
 
 pub(crate) fn file<'a>(name: &'a str, bytes: &'a [u8]) -> Entry<'a> {
-    Entry { bytes, ..special(name, EntryType::Regular) }
+    Entry {
+        bytes,
+        ..special(name, EntryType::Regular)
+    }
 }
 
 pub(crate) fn directory(name: &str) -> Entry<'_> {
@@ -29,7 +38,10 @@ pub(crate) fn directory(name: &str) -> Entry<'_> {
 }
 
 pub(crate) fn link<'a>(name: &'a str, to: &'a str) -> Entry<'a> {
-    Entry { link: to.as_bytes(), ..special(name, EntryType::Symlink) }
+    Entry {
+        link: to.as_bytes(),
+        ..special(name, EntryType::Symlink)
+    }
 }
 
 /// Parses an entry: a file `NAME` with the content `x`, a link `NAME -> TARGET`, a hard link `NAME => TARGET`, another kind `KIND NAME`,
@@ -48,24 +60,37 @@ pub(crate) fn entry(text: &str) -> Entry<'_> {
         return link(name, to.trim());
     }
     if let Some((name, to)) = text.split_once(" => ") {
-        return Entry { kind: EntryType::Link, ..link(name, to) };
+        return Entry {
+            kind: EntryType::Link,
+            ..link(name, to)
+        };
     }
-    let Some((word, name)) = text.split_once(' ') else { return file(text, b"x") };
+    let Some((word, name)) = text.split_once(' ') else {
+        return file(text, b"x");
+    };
     match kinds.iter().find(|(kind, _)| *kind == word) {
         Some((_, kind)) => special(name, *kind),
-        None => Entry { mode: u32::from_str_radix(word, 8).unwrap(), ..file(name, b"x") },
+        None => Entry {
+            mode: u32::from_str_radix(word, 8).unwrap(),
+            ..file(name, b"x")
+        },
     }
 }
 
 /// An extended header.
 pub(crate) fn extended(kind: EntryType, bytes: &[u8]) -> Entry<'_> {
-    Entry { bytes, ..special("x", kind) }
+    Entry {
+        bytes,
+        ..special("x", kind)
+    }
 }
 
 /// The record of a pax header.
 pub(crate) fn record(key: &str, value: &str) -> Vec<u8> {
     let rest = format!(" {key}={value}\n");
-    let length = (1..9999).find(|length| format!("{length}{rest}").len() == *length).unwrap();
+    let length = (1..9999)
+        .find(|length| format!("{length}{rest}").len() == *length)
+        .unwrap();
     format!("{length}{rest}").into_bytes()
 }
 
@@ -83,7 +108,9 @@ pub(crate) fn binary(size: usize) -> Vec<u8> {
 
 pub(crate) fn zip(all: &[Entry<'_>], method: CompressionMethod) -> Vec<u8> {
     let mut into = ZipWriter::new(Cursor::new(Vec::new()));
-    let options = SimpleFileOptions::default().compression_method(method).unix_permissions(0o755);
+    let options = SimpleFileOptions::default()
+        .compression_method(method)
+        .unix_permissions(0o755);
     for entry in all {
         let [name, to] = [entry.name, entry.link].map(|text| std::str::from_utf8(text).unwrap());
         match entry.kind {

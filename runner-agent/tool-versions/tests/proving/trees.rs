@@ -19,7 +19,11 @@ use super::{
 };
 use crate::table;
 
-const LIMITS: Limits = Limits { size: 4 << 20, ratio: 200, entries: 40 };
+const LIMITS: Limits = Limits {
+    size: 4 << 20,
+    ratio: 200,
+    entries: 40,
+};
 /// A path outside of the root that no test may create.
 const ESCAPED: &str = "/tmp/pawl-hostile";
 
@@ -50,7 +54,12 @@ impl Place {
         while let Some(dir) = dirs.pop() {
             for entry in fs::read_dir(dir).unwrap() {
                 let path = entry.unwrap().path();
-                let name = path.strip_prefix(self.root()).unwrap().to_str().unwrap().to_owned();
+                let name = path
+                    .strip_prefix(self.root())
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned();
                 let meta = fs::symlink_metadata(&path).unwrap();
                 let what = if meta.is_dir() {
                     dirs.push(path);
@@ -58,7 +67,11 @@ impl Place {
                 } else if meta.is_symlink() {
                     format!("-> {}", fs::read_link(&path).unwrap().display())
                 } else {
-                    format!("{:o} {}", meta.permissions().mode() & 0o7777, String::from_utf8_lossy(&fs::read(&path).unwrap()))
+                    format!(
+                        "{:o} {}",
+                        meta.permissions().mode() & 0o7777,
+                        String::from_utf8_lossy(&fs::read(&path).unwrap())
+                    )
                 };
                 found.insert(name, what);
             }
@@ -72,7 +85,10 @@ fn good(bytes: &[u8], wanted: &[(&str, &str)]) {
     let place = Place::new();
     place.unpack(bytes).unwrap();
     let found = place.found();
-    let found: Vec<_> = found.iter().map(|(name, what)| (name.as_str(), what.as_str())).collect();
+    let found: Vec<_> = found
+        .iter()
+        .map(|(name, what)| (name.as_str(), what.as_str()))
+        .collect();
     assert_eq!(found, wanted);
 }
 
@@ -82,21 +98,34 @@ fn bad(bytes: &[u8], says: &str) {
     failed(place.unpack(bytes), Kind::Integrity, &[says]);
     // Nothing outside of the root changed.
     assert_eq!(fs::read_dir(place.0.path()).unwrap().count(), 2);
-    assert_eq!(fs::read_to_string(place.0.path().join("beside")).unwrap(), "as it was");
+    assert_eq!(
+        fs::read_to_string(place.0.path().join("beside")).unwrap(),
+        "as it was"
+    );
     assert!(!Path::new(ESCAPED).exists());
     // Links are made last.
-    assert!(place.found().values().all(|what| !what.starts_with("->")), "{:?}", place.found());
+    assert!(
+        place.found().values().all(|what| !what.starts_with("->")),
+        "{:?}",
+        place.found()
+    );
 }
 
 #[test]
 fn all_files_of_each_format_are_unpacked() {
     let plain = tar(&[
-        Entry { name: b"pax_global_header", ..extended(T::XGlobalHeader, b"19 comment=0123456\n") },
+        Entry {
+            name: b"pax_global_header",
+            ..extended(T::XGlobalHeader, b"19 comment=0123456\n")
+        },
         directory("./"),
         directory("modules/"),
         file("./main.tf", b"a"),
         file("modules/net/main.tf", b"b"),
-        Entry { mode: 0o755, ..file("bin/run.sh", b"go") },
+        Entry {
+            mode: 0o755,
+            ..file("bin/run.sh", b"go")
+        },
         link("link.tf", "modules/../main.tf"),
     ]);
     let wanted = [
@@ -113,9 +142,24 @@ fn all_files_of_each_format_are_unpacked() {
     // Without end blocks, and in two gzip members, as some programs write.
     let parts = &plain[..plain.len() - 1024];
     good(&gzip(parts), &wanted);
-    good(&[gzip(&parts[..700]), gzip(&parts[700..])].concat(), &wanted);
-    let all = [directory("a/"), file("a/main.tf", b"a"), file("b/c/x", b""), link("l", "a/main.tf")];
-    let wanted = [("a", "dir"), ("a/main.tf", "755 a"), ("b", "dir"), ("b/c", "dir"), ("b/c/x", "755 "), ("l", "-> a/main.tf")];
+    good(
+        &[gzip(&parts[..700]), gzip(&parts[700..])].concat(),
+        &wanted,
+    );
+    let all = [
+        directory("a/"),
+        file("a/main.tf", b"a"),
+        file("b/c/x", b""),
+        link("l", "a/main.tf"),
+    ];
+    let wanted = [
+        ("a", "dir"),
+        ("a/main.tf", "755 a"),
+        ("b", "dir"),
+        ("b/c", "dir"),
+        ("b/c/x", "755 "),
+        ("l", "-> a/main.tf"),
+    ];
     good(&zip(&all, Deflated), &wanted);
     good(&zip(&all, Stored), &wanted);
 }
@@ -126,16 +170,33 @@ fn long_names_come_from_extended_headers() {
     let directory = "d".repeat(150);
     let long = format!("{directory}/main.tf");
     let (pax, gnu) = (record("path", &long), format!("{long}\0"));
-    for header in [extended(T::XHeader, &pax), extended(T::GNULongName, gnu.as_bytes())] {
-        good(&tar(&[header, file("short", b"a")]), &[(&directory, "dir"), (&long, "644 a")]);
+    for header in [
+        extended(T::XHeader, &pax),
+        extended(T::GNULongName, gnu.as_bytes()),
+    ] {
+        good(
+            &tar(&[header, file("short", b"a")]),
+            &[(&directory, "dir"), (&long, "644 a")],
+        );
     }
     let linked = record("linkpath", ESCAPED);
-    bad(&tar(&[extended(T::XHeader, &linked), link("l", "main.tf")]), "a link to an absolute path");
+    bad(
+        &tar(&[extended(T::XHeader, &linked), link("l", "main.tf")]),
+        "a link to an absolute path",
+    );
     let (too_long, endless) = ("l".repeat(1100).into_bytes(), vec![b'x'; 70 << 10]);
     for (kind, bytes, says) in [
-        (T::XHeader, record("path", "../../out"), "leads out of a directory"),
+        (
+            T::XHeader,
+            record("path", "../../out"),
+            "leads out of a directory",
+        ),
         (T::XHeader, record("size", "99"), "changes its size"),
-        (T::XHeader, record("GNU.sparse.realsize", "1"), "changes its size"),
+        (
+            T::XHeader,
+            record("GNU.sparse.realsize", "1"),
+            "changes its size",
+        ),
         (T::XHeader, b"5 a\n\n".to_vec(), "description"),
         (T::XHeader, endless.clone(), "description"),
         (T::GNULongName, too_long, "too long"),
@@ -192,8 +253,20 @@ fn hostile_entries_are_refused() {
     }
     for (hostile, says) in [
         (file("a\nb", b"x"), "invisible characters"),
-        (Entry { name: b"caf\xe9.tf", ..main.clone() }, "no UTF-8"),
-        (Entry { link: b"\xff", ..link("l", "") }, "no UTF-8"),
+        (
+            Entry {
+                name: b"caf\xe9.tf",
+                ..main.clone()
+            },
+            "no UTF-8",
+        ),
+        (
+            Entry {
+                link: b"\xff",
+                ..link("l", "")
+            },
+            "no UTF-8",
+        ),
     ] {
         bad(&tar(&[main.clone(), hostile]), says);
     }
@@ -218,14 +291,22 @@ fn overlapping_entries_are_refused() {
     for [all, says] in table(OVERLAPPING) {
         bad(&tar(&all.split(", ").map(entry).collect::<Vec<_>>()), says);
     }
-    bad(&zip(&[link("d", "e"), file("d/x", b"x")], Stored), "below a file or a link");
+    bad(
+        &zip(&[link("d", "e"), file("d/x", b"x")], Stored),
+        "below a file or a link",
+    );
 }
 
 #[test]
 fn bombs_are_refused() {
     let (zeros, large) = (vec![0; 3 << 20], binary(3 << 20));
     let names: Vec<String> = (0..41).map(|n| n.to_string()).collect();
-    let many = |count: usize, bytes| names[..count].iter().map(|name| file(name, bytes)).collect::<Vec<_>>();
+    let many = |count: usize, bytes| {
+        names[..count]
+            .iter()
+            .map(|name| file(name, bytes))
+            .collect::<Vec<_>>()
+    };
     let deep = format!("{}x", "d/".repeat(45));
     let two = [file("a", &large), file("b", &large)];
     for (bytes, says) in [
@@ -236,7 +317,10 @@ fn bombs_are_refused() {
         (tar(&two), "more than"),
         (zip(&two, Stored), "more than"),
         // Too many, counting the directories of a name.
-        (tar(&[file(&deep, b"a")]), "more than 40 files and directories"),
+        (
+            tar(&[file(&deep, b"a")]),
+            "more than 40 files and directories",
+        ),
         (tar(&many(41, b"")), "more than 40"),
         (zip(&many(41, b""), Stored), "40"),
     ] {
@@ -245,7 +329,13 @@ fn bombs_are_refused() {
     // Past the deadline.
     let (now, place) = (Instant::now(), Place::new());
     let past = now.checked_sub(Duration::from_millis(1)).unwrap_or(now);
-    let unpacked = archive::unpack("x", Cursor::new(tar(&[file("a", b"a")])), &LIMITS, past, &place.root());
+    let unpacked = archive::unpack(
+        "x",
+        Cursor::new(tar(&[file("a", b"a")])),
+        &LIMITS,
+        past,
+        &place.root(),
+    );
     failed(unpacked, Kind::Integrity, &["takes too long"]);
 }
 
@@ -260,9 +350,18 @@ fn truncated_extended_and_other_files_are_refused() {
     let packed = gzip(&plain);
     bad(&packed[..packed.len() - 1], "cut off");
     bad(&[plain.as_slice(), b"more"].concat(), "bytes after its end");
-    bad(&gzip(&[plain.as_slice(), &plain].concat()), "bytes after its end");
-    bad(&[packed.as_slice(), &gzip(b"more")].concat(), "bytes after its end");
-    bad(&[packed.as_slice(), b"more"].concat(), "what follows its last entry");
+    bad(
+        &gzip(&[plain.as_slice(), &plain].concat()),
+        "bytes after its end",
+    );
+    bad(
+        &[packed.as_slice(), &gzip(b"more")].concat(),
+        "bytes after its end",
+    );
+    bad(
+        &[packed.as_slice(), b"more"].concat(),
+        "what follows its last entry",
+    );
     let changed = |mut bytes: Vec<u8>, at: usize| {
         bytes[at] ^= 1;
         bytes
@@ -272,7 +371,14 @@ fn truncated_extended_and_other_files_are_refused() {
     let whole = zip(&[file("a", &content)], Stored);
     bad(&whole[..whole.len() - 1], "");
     bad(&[whole.as_slice(), b"more"].concat(), "bytes after its end");
-    for bytes in [b"".as_slice(), b"x", b"<!DOCTYPE html><html></html>", &binary(4096), &gzip(b"x"), &[0; 2048]] {
+    for bytes in [
+        b"".as_slice(),
+        b"x",
+        b"<!DOCTYPE html><html></html>",
+        &binary(4096),
+        &gzip(b"x"),
+        &[0; 2048],
+    ] {
         bad(bytes, "");
     }
 }
@@ -281,6 +387,13 @@ fn truncated_extended_and_other_files_are_refused() {
 fn disk_errors_of_unpacking_are_storage_errors() {
     let place = Place::new();
     fs::write(place.root().join("main.tf"), "of another program").unwrap();
-    failed(place.unpack(&tar(&[file("main.tf", b"a")])), Kind::Storage, &["main.tf"]);
-    assert_eq!(fs::read_to_string(place.root().join("main.tf")).unwrap(), "of another program");
+    failed(
+        place.unpack(&tar(&[file("main.tf", b"a")])),
+        Kind::Storage,
+        &["main.tf"],
+    );
+    assert_eq!(
+        fs::read_to_string(place.root().join("main.tf")).unwrap(),
+        "of another program"
+    );
 }

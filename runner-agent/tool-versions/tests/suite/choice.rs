@@ -55,16 +55,34 @@ const ROWS: &[(By, &str, &str, Option<&str>)] = &[
     (Ours, "latest:^1", "< 1.10", Some("1.9.4")),
     (Ours, "~> 1.10", "< 1.10", None),
     (Terraform, "1.11.0-rc2", ">= 1.11", Some("1.11.0-rc2")),
-    (Terraform, "1.6.0-alpha20230816", ">= 1.6", Some("1.6.0-alpha20230816")),
+    (
+        Terraform,
+        "1.6.0-alpha20230816",
+        ">= 1.6",
+        Some("1.6.0-alpha20230816"),
+    ),
 ];
 
 #[test]
 fn each_row() {
-    let versions: Vec<Version> = VERSIONS.iter().rev().map(|text| text.parse().unwrap()).collect();
+    let versions: Vec<Version> = VERSIONS
+        .iter()
+        .rev()
+        .map(|text| text.parse().unwrap())
+        .collect();
     for (by, asked, required, expected) in ROWS {
         let request: Request = asked.parse().unwrap();
-        let required: Option<Constraints> = (!required.is_empty()).then(|| required.parse().unwrap());
-        let taken = request.choose(&versions, |version| required.as_ref().is_none_or(|required| required.allow_core(version)));
-        assert_eq!(taken.map(ToString::to_string).as_deref(), *expected, "`{asked}` with {required:?}, by {by:?}");
+        let required: Option<Constraints> =
+            (!required.is_empty()).then(|| required.parse().unwrap());
+        let taken = request.choose(&versions, |version| {
+            required
+                .as_ref()
+                .is_none_or(|required| required.allow_core(version))
+        });
+        assert_eq!(
+            taken.map(ToString::to_string).as_deref(),
+            *expected,
+            "`{asked}` with {required:?}, by {by:?}"
+        );
     }
 }

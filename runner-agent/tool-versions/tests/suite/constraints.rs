@@ -95,7 +95,10 @@ const ROWS: &[(By, &str, &str, Option<bool>)] = &[
 #[test]
 fn each_row() {
     for (by, text, version, expected) in ROWS {
-        let allowed = text.parse::<Constraints>().ok().map(|constraints| constraints.allow(&version.parse().unwrap()));
+        let allowed = text
+            .parse::<Constraints>()
+            .ok()
+            .map(|constraints| constraints.allow(&version.parse().unwrap()));
         assert_eq!(allowed, *expected, "{version} for `{text}`, by {by:?}");
     }
 }

@@ -115,9 +115,18 @@ fn rows() -> Vec<Row> {
 }
 
 /// Decides for files of the source, with the stack `a/b`.
-fn decided(files: &[(&str, &str)], tool: Option<Tool>, version: Option<&str>, defaults: &Defaults) -> Result<Decision> {
+fn decided(
+    files: &[(&str, &str)],
+    tool: Option<Tool>,
+    version: Option<&str>,
+    defaults: &Defaults,
+) -> Result<Decision> {
     let tree = Tree::of("a/b", files);
-    let requested = Requested { tool, version: version.map(str::to_owned), origin: "spec.tool".into() };
+    let requested = Requested {
+        tool,
+        version: version.map(str::to_owned),
+        origin: "spec.tool".into(),
+    };
     decide(&requested, &tree.stack, &tree.root, defaults)
 }
 
@@ -127,10 +136,27 @@ fn plainly(files: &[(&str, &str)], tool: Option<Tool>) -> Decision {
 
 #[test]
 fn each_row() {
-    for Row { by, files, requested, then } in rows() {
+    for Row {
+        by,
+        files,
+        requested,
+        then,
+    } in rows()
+    {
         let what = format!("{files:?} {requested:?}, by {by:?}");
-        match (decided(files, requested.0, requested.1, &Defaults::default()), then) {
-            (Ok(found), Ok(then)) => assert_eq!((found.tool, found.asked.as_str(), found.why.exactly().as_str()), then, "{what}"),
+        match (
+            decided(files, requested.0, requested.1, &Defaults::default()),
+            then,
+        ) {
+            (Ok(found), Ok(then)) => assert_eq!(
+                (
+                    found.tool,
+                    found.asked.as_str(),
+                    found.why.exactly().as_str()
+                ),
+                then,
+                "{what}"
+            ),
             (Err(error), Err(part)) => assert!(error.text.contains(part), "{what}: {error}"),
             (found, _) => panic!("{what}: {found:?}"),
         }
@@ -139,15 +165,40 @@ fn each_row() {
 
 #[test]
 fn default_comes_before_the_newest() {
-    let defaults = Defaults { tool: Tool::Terraform, versions: vec![(Tool::Terraform, "~> 1.9".into(), "the chart".into())] };
+    let defaults = Defaults {
+        tool: Tool::Terraform,
+        versions: vec![(Tool::Terraform, "~> 1.9".into(), "the chart".into())],
+    };
     let main = "terraform {\nrequired_version = \"< 1.8\"\n}";
     for (files, tool, asked, why) in [
-        (vec![], Tool::Terraform, "~> 1.9", "the default of the chart"),
-        (vec![("a/b/x.tofu", "")], Tool::OpenTofu, "latest", "the newest release"),
-        (vec![("a/b/main.tf", main)], Tool::Terraform, "latest-allowed", "the newest that a/b/main.tf allows"),
+        (
+            vec![],
+            Tool::Terraform,
+            "~> 1.9",
+            "the default of the chart",
+        ),
+        (
+            vec![("a/b/x.tofu", "")],
+            Tool::OpenTofu,
+            "latest",
+            "the newest release",
+        ),
+        (
+            vec![("a/b/main.tf", main)],
+            Tool::Terraform,
+            "latest-allowed",
+            "the newest that a/b/main.tf allows",
+        ),
     ] {
         let found = decided(&files, None, None, &defaults).unwrap();
-        assert_eq!((found.tool, found.asked.as_str(), found.why.to_string().as_str()), (tool, asked, why));
+        assert_eq!(
+            (
+                found.tool,
+                found.asked.as_str(),
+                found.why.to_string().as_str()
+            ),
+            (tool, asked, why)
+        );
     }
 }
 
@@ -155,33 +206,57 @@ fn default_comes_before_the_newest() {
 fn tool_beneath_terragrunt_is_decided_too() {
     let found = plainly(
         &[
-            ("a/b/terragrunt.hcl", "include \"root\" {\n  path = find_in_parent_folders(\"root.hcl\")\n}\n"),
-            ("root.hcl", "terragrunt_version_constraint = \"~> 0.99\"\nterraform_version_constraint = \">= 1.8\"\n"),
+            (
+                "a/b/terragrunt.hcl",
+                "include \"root\" {\n  path = find_in_parent_folders(\"root.hcl\")\n}\n",
+            ),
+            (
+                "root.hcl",
+                "terragrunt_version_constraint = \"~> 0.99\"\nterraform_version_constraint = \">= 1.8\"\n",
+            ),
             (".terraform-version", "1.8.5"),
         ],
         None,
     );
-    assert_eq!((found.tool, found.asked.as_str()), (Tool::Terragrunt, "~> 0.99"));
+    assert_eq!(
+        (found.tool, found.asked.as_str()),
+        (Tool::Terragrunt, "~> 0.99")
+    );
     let beneath = found.beneath.unwrap();
     let why = beneath.why.to_string();
-    assert_eq!((beneath.tool, beneath.asked.as_str(), why.as_str()), (Tool::Terraform, "1.8.5", "from .terraform-version"));
+    assert_eq!(
+        (beneath.tool, beneath.asked.as_str(), why.as_str()),
+        (Tool::Terraform, "1.8.5", "from .terraform-version")
+    );
 }
 
 #[test]
 fn unreadable_files_are_noted() {
     let files = [
-        ("a/b/terragrunt.hcl", "x = 1\nterraform_version_constraint = local.v\n"),
+        (
+            "a/b/terragrunt.hcl",
+            "x = 1\nterraform_version_constraint = local.v\n",
+        ),
         ("a/b/main.tf", "resource \"a\" { # required_version\n"),
     ];
     let notes = plainly(&files, TOFU).notes.join("\n");
-    assert!(notes.contains("a/b/terragrunt.hcl: line 2: terraform_version_constraint is no plain text"), "{notes}");
-    assert!(notes.contains("a/b/main.tf is not read for required_version: line "), "{notes}");
+    assert!(
+        notes.contains("a/b/terragrunt.hcl: line 2: terraform_version_constraint is no plain text"),
+        "{notes}"
+    );
+    assert!(
+        notes.contains("a/b/main.tf is not read for required_version: line "),
+        "{notes}"
+    );
 }
 
 #[test]
 fn unmet_error_lists_all_requirements() {
     let main = "terraform {\n  required_version = \"< 1.10\"\n}";
-    let found = plainly(&[("a/b/main.tf", main), (".opentofu-version", "~> 1.10")], None);
+    let found = plainly(
+        &[("a/b/main.tf", main), (".opentofu-version", "~> 1.10")],
+        None,
+    );
     let versions: Vec<Version> = ["1.9.4", "1.10.6"].map(|text| text.parse().unwrap()).into();
     assert!(found.choose(&versions).is_none());
     assert_eq!(
@@ -205,18 +280,36 @@ const PREFERRED: &str = "
 
 #[test]
 fn version_that_satisfies_tf_files_is_preferred() {
-    let versions = ["1.9.4", "1.10.6", "1.11.6", "1.12.6"].map(|text| text.parse::<Version>().unwrap());
+    let versions =
+        ["1.9.4", "1.10.6", "1.11.6", "1.12.6"].map(|text| text.parse::<Version>().unwrap());
     let main = |text: &str| format!("terraform {{\n  required_version = \"{text}\"\n}}\n");
     for row @ [required, own, tool, wanted] in table(PREFERRED) {
-        let texts = [("a/b/main.tf", required), ("a/b/versions.tofu", own)].map(|(name, text)| (name, main(text)));
-        let files: Vec<_> = texts.iter().map(|(name, text)| (*name, text.as_str())).collect();
-        let found = plainly(&files[..if own.is_empty() { 1 } else { 2 }], tool.parse().ok());
+        let texts = [("a/b/main.tf", required), ("a/b/versions.tofu", own)]
+            .map(|(name, text)| (name, main(text)));
+        let files: Vec<_> = texts
+            .iter()
+            .map(|(name, text)| (*name, text.as_str()))
+            .collect();
+        let found = plainly(
+            &files[..if own.is_empty() { 1 } else { 2 }],
+            tool.parse().ok(),
+        );
         let chosen = found.choose(&versions).map(ToString::to_string);
-        assert_eq!((found.tool, chosen.unwrap_or_default().as_str()), (Tool::OpenTofu, wanted), "{row:?}");
+        assert_eq!(
+            (found.tool, chosen.unwrap_or_default().as_str()),
+            (Tool::OpenTofu, wanted),
+            "{row:?}"
+        );
     }
     let told = "`~> 1.5.0` (a/b/main.tf:2) is for Terraform: since 1.12 OpenTofu reads required_version in .tofu files only";
     for (version, why) in [(None, "the newest"), (Some("1.12.6"), "from spec.tool")] {
-        let found = decided(&[("a/b/main.tf", &main("~> 1.5.0"))], TOFU, version, &Defaults::default()).unwrap();
+        let found = decided(
+            &[("a/b/main.tf", &main("~> 1.5.0"))],
+            TOFU,
+            version,
+            &Defaults::default(),
+        )
+        .unwrap();
         assert_eq!(found.why_of(&versions[3]), format!("{why}; {told}"));
     }
 }
@@ -227,10 +320,22 @@ fn tool_reasons_are_reported() {
     let main = "terraform {\n  required_version = \"< 1.6\"\n}\n";
     for (files, says) in [
         (vec![], "OpenTofu by default"),
-        (vec![("a/b/.terraform.lock.hcl", lock)], "Terraform since a/b/.terraform.lock.hcl:1 has providers of its registry"),
-        (vec![("a/b/main.tf", main)], "Terraform since `< 1.6` (a/b/main.tf:2) allows no OpenTofu"),
-        (vec![("a/b/main.tf", main), ("a/b/x.tofu", "")], "OpenTofu by a/b/x.tofu"),
-        (vec![("a/b/terragrunt.hcl", "")], "Terragrunt by a/b/terragrunt.hcl"),
+        (
+            vec![("a/b/.terraform.lock.hcl", lock)],
+            "Terraform since a/b/.terraform.lock.hcl:1 has providers of its registry",
+        ),
+        (
+            vec![("a/b/main.tf", main)],
+            "Terraform since `< 1.6` (a/b/main.tf:2) allows no OpenTofu",
+        ),
+        (
+            vec![("a/b/main.tf", main), ("a/b/x.tofu", "")],
+            "OpenTofu by a/b/x.tofu",
+        ),
+        (
+            vec![("a/b/terragrunt.hcl", "")],
+            "Terragrunt by a/b/terragrunt.hcl",
+        ),
     ] {
         let found = plainly(&files, None);
         assert_eq!(format!("{} {}", found.tool, found.tool_why), says);
@@ -242,12 +347,24 @@ fn large_files_are_noted_only_if_they_name_the_attribute() {
     let asks = "terraform {\n  required_version = \"9.9.9\"\n}\n";
     for (size, text, noted) in [
         (300 << 10, "", ""),
-        (300 << 10, asks, "a/b/main.tf is not read for required_version: it is larger than 256 KiB"),
+        (
+            300 << 10,
+            asks,
+            "a/b/main.tf is not read for required_version: it is larger than 256 KiB",
+        ),
         (2 << 20, "", "main.tf is larger than 1 MiB"),
     ] {
-        let found = plainly(&[("a/b/main.tf", &format!("{text}#{}\n", "x".repeat(size)))], TOFU);
+        let found = plainly(
+            &[("a/b/main.tf", &format!("{text}#{}\n", "x".repeat(size)))],
+            TOFU,
+        );
         assert!(found.required.is_empty());
-        assert_eq!(found.notes.len(), usize::from(!noted.is_empty()), "{:?}", found.notes);
+        assert_eq!(
+            found.notes.len(),
+            usize::from(!noted.is_empty()),
+            "{:?}",
+            found.notes
+        );
         assert!(found.notes.concat().contains(noted), "{:?}", found.notes);
     }
 }

@@ -6,7 +6,10 @@ use proptest::prelude::*;
 use tool_versions::{Constraints, Request, Version};
 
 fn version() -> impl Strategy<Value = Version> {
-    let text = ("[0-9]{1,3}(\\.[0-9]{1,3}){0,4}", prop::option::of("[0-9A-Za-z]{1,4}(\\.[0-9A-Za-z]{1,3}){0,2}"));
+    let text = (
+        "[0-9]{1,3}(\\.[0-9]{1,3}){0,4}",
+        prop::option::of("[0-9A-Za-z]{1,4}(\\.[0-9A-Za-z]{1,3}){0,2}"),
+    );
     text.prop_map(|(numbers, prerelease)| match prerelease {
         Some(prerelease) => format!("{numbers}-{prerelease}").parse().unwrap(),
         None => numbers.parse().unwrap(),
@@ -14,9 +17,15 @@ fn version() -> impl Strategy<Value = Version> {
 }
 
 fn constraints() -> impl Strategy<Value = Constraints> {
-    let part = ("(|=|!=|>|>=|<|<=|~>)", "[0-9]{1,2}(\\.[0-9]{1,2}){0,3}(-[a-z]{1,3}[0-9]?)?");
-    prop::collection::vec(part.prop_map(|(operator, version)| format!("{operator} {version}")), 1..4)
-        .prop_map(|parts| parts.join(",").parse().unwrap())
+    let part = (
+        "(|=|!=|>|>=|<|<=|~>)",
+        "[0-9]{1,2}(\\.[0-9]{1,2}){0,3}(-[a-z]{1,3}[0-9]?)?",
+    );
+    prop::collection::vec(
+        part.prop_map(|(operator, version)| format!("{operator} {version}")),
+        1..4,
+    )
+    .prop_map(|parts| parts.join(",").parse().unwrap())
 }
 
 proptest! {

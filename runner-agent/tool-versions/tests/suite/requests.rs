@@ -11,12 +11,20 @@ const ROWS: &[Row] = &[
     (Tenv, "1.5", Some(("exact", "1.5.0"))),
     (Tenv, "1.5.7", Some(("exact", "1.5.7"))),
     (Tenv, "v1.5.7", Some(("exact", "1.5.7"))),
-    (Tenv, "1.6.0-alpha20230816", Some(("exact", "1.6.0-alpha20230816"))),
+    (
+        Tenv,
+        "1.6.0-alpha20230816",
+        Some(("exact", "1.6.0-alpha20230816")),
+    ),
     (Tenv, "1.10.0-rc1\n", Some(("exact", "1.10.0-rc1"))),
     (Tenv, "latest", Some(("latest", "latest"))),
     (Tenv, "latest-stable", Some(("latest", "latest"))),
     (Tenv, "latest-pre", Some(("latest-pre", "latest-pre"))),
-    (Tenv, "latest-allowed", Some(("latest-allowed", "latest-allowed"))),
+    (
+        Tenv,
+        "latest-allowed",
+        Some(("latest-allowed", "latest-allowed")),
+    ),
     (Tenv, "min-required", Some(("min-required", "min-required"))),
     (Tenv, "latest:^1.5", Some(("matching", "latest:^1.5"))),
     (Tenv, "latest: ^1\\.5", Some(("matching", "latest:^1\\.5"))),
@@ -60,14 +68,28 @@ fn kind(request: &Request) -> &'static str {
 #[test]
 fn each_row() {
     for (by, text, expected) in ROWS {
-        let read = text.parse::<Request>().ok().map(|request| (kind(&request), request.to_string()));
-        assert_eq!(read.as_ref().map(|(kind, text)| (*kind, text.as_str())), *expected, "`{text}`, by {by:?}");
+        let read = text
+            .parse::<Request>()
+            .ok()
+            .map(|request| (kind(&request), request.to_string()));
+        assert_eq!(
+            read.as_ref().map(|(kind, text)| (*kind, text.as_str())),
+            *expected,
+            "`{text}`, by {by:?}"
+        );
     }
 }
 
 #[test]
 fn error_lists_the_valid_words() {
     let error = "newest".parse::<Request>().unwrap_err().to_string();
-    assert!(error.contains("`newest` is no version") && error.contains("latest-allowed"), "{error}");
-    assert!(format!("latest:{}", "a".repeat(201)).parse::<Request>().is_err());
+    assert!(
+        error.contains("`newest` is no version") && error.contains("latest-allowed"),
+        "{error}"
+    );
+    assert!(
+        format!("latest:{}", "a".repeat(201))
+            .parse::<Request>()
+            .is_err()
+    );
 }

@@ -69,7 +69,10 @@ fn each_row() {
         let what = format!("{:?} for {}, by {:?}", row.files, row.tool, row.by);
         match (found, row.then) {
             (Ok(found), Ok(then)) => {
-                let found: Vec<_> = found.iter().map(|required| format!("{} {}", required.text, required.place)).collect();
+                let found: Vec<_> = found
+                    .iter()
+                    .map(|required| format!("{} {}", required.text, required.place))
+                    .collect();
                 assert_eq!(found, then, "{what}");
             }
             (Err(error), Err(part)) => assert!(error.text.contains(part), "{what}: {error}"),

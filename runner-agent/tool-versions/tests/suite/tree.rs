@@ -22,6 +22,10 @@ impl Tree {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        Self { _dir: dir, root, stack }
+        Self {
+            _dir: dir,
+            root,
+            stack,
+        }
     }
 }

@@ -42,7 +42,10 @@ const READ: &[(By, &str, Option<&str>)] = &[
 #[test]
 fn versions_are_parsed_and_printed() {
     for (by, text, printed) in READ {
-        let read = text.parse::<Version>().ok().map(|version| version.to_string());
+        let read = text
+            .parse::<Version>()
+            .ok()
+            .map(|version| version.to_string());
         assert_eq!(read.as_deref(), *printed, "`{text}`, by {by:?}");
     }
 }
@@ -73,11 +76,16 @@ const ORDER: &[(By, &[&str])] = &[
 
 #[test]
 fn versions_are_ordered() {
-    let all: Vec<Vec<Version>> =
-        ORDER.iter().map(|(_, texts)| texts.iter().map(|text| text.parse().unwrap()).collect()).collect();
+    let all: Vec<Vec<Version>> = ORDER
+        .iter()
+        .map(|(_, texts)| texts.iter().map(|text| text.parse().unwrap()).collect())
+        .collect();
     for (i, equal) in all.iter().enumerate() {
         for (j, others) in all.iter().enumerate() {
-            for (a, b) in equal.iter().flat_map(|a| others.iter().map(move |b| (a, b))) {
+            for (a, b) in equal
+                .iter()
+                .flat_map(|a| others.iter().map(move |b| (a, b)))
+            {
                 assert_eq!(a.cmp(b), i.cmp(&j), "{a} and {b}, by {:?}", ORDER[i].0);
             }
         }

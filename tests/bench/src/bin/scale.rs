@@ -9,7 +9,10 @@ use harness::cluster::report;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Parser)]
-#[command(name = "scale", about = "Holds many layers with a real API server and played agents, and prints what grows with them")]
+#[command(
+    name = "scale",
+    about = "Holds many layers with a real API server and played agents, and prints what grows with them"
+)]
 struct Arguments {
     /// Numbers of layers, measured one after the other.
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 10_000])]
@@ -30,8 +33,16 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Arguments { layers, repositories, save } = Arguments::parse();
-    let options = Options { layers, repositories, save };
+    let Arguments {
+        layers,
+        repositories,
+        save,
+    } = Arguments::parse();
+    let options = Options {
+        layers,
+        repositories,
+        save,
+    };
     report::exit("scale", interruptible(&options).await)
 }
 

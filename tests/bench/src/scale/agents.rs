@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use crds::{RunResult, TerraformRun, names, pod_env, release, state_key, termination::TerminationMessage};
+use crds::{
+    RunResult, TerraformRun, names, pod_env, release, state_key, termination::TerminationMessage,
+};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{GetParams, Patch, PatchParams};
@@ -82,17 +84,32 @@ impl Attempt {
 
     /// Adds this pod's token to a request.
     fn signs(&self, headers: &mut HeaderMap) -> kube::Result<()> {
-        let Self { namespace, account, .. } = self;
+        let Self {
+            namespace, account, ..
+        } = self;
         let all = [
-            ("impersonate-user", format!("system:serviceaccount:{namespace}:{account}")),
+            (
+                "impersonate-user",
+                format!("system:serviceaccount:{namespace}:{account}"),
+            ),
             ("impersonate-group", "system:serviceaccounts".to_owned()),
-            ("impersonate-group", format!("system:serviceaccounts:{namespace}")),
+            (
+                "impersonate-group",
+                format!("system:serviceaccounts:{namespace}"),
+            ),
             ("impersonate-group", "system:authenticated".to_owned()),
-            ("impersonate-extra-authentication.kubernetes.io%2fpod-name", self.pod.clone()),
-            ("impersonate-extra-authentication.kubernetes.io%2fpod-uid", self.uid.clone()),
+            (
+                "impersonate-extra-authentication.kubernetes.io%2fpod-name",
+                self.pod.clone(),
+            ),
+            (
+                "impersonate-extra-authentication.kubernetes.io%2fpod-uid",
+                self.uid.clone(),
+            ),
         ];
         for (name, value) in all {
-            let value = HeaderValue::from_str(&value).map_err(|error| kube::Error::HttpError(error.into()))?;
+            let value = HeaderValue::from_str(&value)
+                .map_err(|error| kube::Error::HttpError(error.into()))?;
             headers.append(HeaderName::from_static(name), value);
         }
         Ok(())
@@ -116,7 +133,10 @@ impl Agents {
 
     /// Sets the duration of a plan.
     pub(super) fn plans_take(&self, time: Duration) {
-        self.shared.plan.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.shared.plan.store(
+            u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
     }
 
     /// Pauses or resumes plans in progress.
@@ -136,7 +156,10 @@ impl Agents {
 
     /// The runs that they have ended after the first `from`.
     pub(super) fn ended(&self, from: usize) -> Vec<Ended> {
-        lock(&self.shared.ended).get(from..).unwrap_or_default().to_vec()
+        lock(&self.shared.ended)
+            .get(from..)
+            .unwrap_or_default()
+            .to_vec()
     }
 
     /// Failures since the last call.
@@ -156,13 +179,22 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 async fn watch_pods(shared: Arc<Shared>) {
-    let ours = watcher::Config::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY));
-    let mut pods = watcher(Api::<Pod>::all(shared.admin.clone()), ours).default_backoff().touched_objects().boxed();
+    let ours = watcher::Config::default().labels(&format!(
+        "{}={}",
+        names::LABEL_MANAGED_BY,
+        names::MANAGED_BY
+    ));
+    let mut pods = watcher(Api::<Pod>::all(shared.admin.clone()), ours)
+        .default_backoff()
+        .touched_objects()
+        .boxed();
     let (mut known, mut playing) = (HashSet::new(), tokio::task::JoinSet::new());
     while let Some(pod) = pods.next().await {
         let Ok(pod) = pod else { continue };
         while playing.try_join_next().is_some() {}
-        let Some(attempt) = Attempt::of(&pod) else { continue };
+        let Some(attempt) = Attempt::of(&pod) else {
+            continue;
+        };
         if !known.insert(attempt.uid.clone()) {
             continue;
         }
@@ -172,9 +204,15 @@ async fn watch_pods(shared: Arc<Shared>) {
             match shared.plays(&attempt).await {
                 Ok(()) => {
                     let Attempt { namespace, run, .. } = attempt;
-                    lock(&shared.ended).push(Ended { namespace, run, seen, at: Instant::now() });
+                    lock(&shared.ended).push(Ended {
+                        namespace,
+                        run,
+                        seen,
+                        at: Instant::now(),
+                    });
                 }
-                Err(error) => lock(&shared.failed).push(format!("{}/{}: {error:#}", attempt.namespace, attempt.run)),
+                Err(error) => lock(&shared.failed)
+                    .push(format!("{}/{}: {error:#}", attempt.namespace, attempt.run)),
             }
         });
     }
@@ -183,16 +221,22 @@ async fn watch_pods(shared: Arc<Shared>) {
 impl Shared {
     async fn plays(&self, of: &Attempt) -> Result<()> {
         let begun = jiff::Timestamp::now();
-        self.kubelet(of, "Running", &json!({"running": {"startedAt": begun}})).await?;
+        self.kubelet(of, "Running", &json!({"running": {"startedAt": begun}}))
+            .await?;
         let run = self.agent(of, None).await?;
         let nonce = format!("{:032x}", rand::random::<u128>());
         let adopted = json!({"attempt": of.number, "podUID": of.uid, "nonce": nonce, "version": release::VERSION});
-        let mut history = vec![said("Setup", "repository; OpenTofu 1.10.6, from .opentofu-version")];
+        let mut history = vec![said(
+            "Setup",
+            "repository; OpenTofu 1.10.6, from .opentofu-version",
+        )];
         self.agent(of, Some(json!({"phase": "Setup", "startTime": begun, "adopted": adopted, "history": history}))).await?;
         history.push(said("Init", "backend http, workspace default"));
-        self.agent(of, Some(json!({"phase": "Init", "history": history}))).await?;
+        self.agent(of, Some(json!({"phase": "Init", "history": history})))
+            .await?;
         history.push(said("Plan", "no changes"));
-        self.agent(of, Some(json!({"phase": "Plan", "history": history}))).await?;
+        self.agent(of, Some(json!({"phase": "Plan", "history": history})))
+            .await?;
         tokio::time::sleep(Duration::from_millis(self.plan.load(Ordering::Relaxed))).await;
         // The sender is in `self`, so this cannot fail.
         let _ = self.paused.subscribe().wait_for(|paused| !*paused).await;
@@ -209,16 +253,24 @@ impl Shared {
         };
         let text = String::from_utf8(message.to_bytes())?;
         let ended = json!({"exitCode": 0, "reason": "Completed", "startedAt": begun, "finishedAt": jiff::Timestamp::now(), "message": text});
-        self.kubelet(of, "Succeeded", &json!({"terminated": ended})).await
+        self.kubelet(of, "Succeeded", &json!({"terminated": ended}))
+            .await
     }
 
     /// Writes a kubelet's status of the pod.
     async fn kubelet(&self, of: &Attempt, phase: &str, state: &Value) -> Result<()> {
         let container = json!({"name": pod_env::CONTAINER, "image": "played", "imageID": "", "ready": false, "restartCount": 0,
             "state": state});
-        let patch = Patch::Merge(json!({"status": {"phase": phase, "containerStatuses": [container]}}));
-        let (pods, params) = (Api::<Pod>::namespaced(self.admin.clone(), &of.namespace), PatchParams::default());
-        patiently(|| pods.patch_status(&of.pod, &params, &patch)).await.with_context(|| format!("pod {}", of.pod)).map(drop)
+        let patch =
+            Patch::Merge(json!({"status": {"phase": phase, "containerStatuses": [container]}}));
+        let (pods, params) = (
+            Api::<Pod>::namespaced(self.admin.clone(), &of.namespace),
+            PatchParams::default(),
+        );
+        patiently(|| pods.patch_status(&of.pod, &params, &patch))
+            .await
+            .with_context(|| format!("pod {}", of.pod))
+            .map(drop)
     }
 
     /// Reads the run, or patches its status.
@@ -229,7 +281,9 @@ impl Shared {
         let signed = |patch: Option<&Patch<Value>>| -> kube::Result<_> {
             let request = match patch {
                 None => url.get(&of.run, &GetParams::default()),
-                Some(patch) => url.patch_subresource("status", &of.run, &PatchParams::default(), patch),
+                Some(patch) => {
+                    url.patch_subresource("status", &of.run, &PatchParams::default(), patch)
+                }
             };
             let mut request = request.map_err(kube::Error::BuildRequest)?;
             of.signs(request.headers_mut())?;
@@ -241,7 +295,11 @@ impl Shared {
             if let (Some(wanted), 1..) = (&wanted, tries.fetch_add(1, Ordering::Relaxed)) {
                 // An unanswered write may have been stored, and a plan can be written only once.
                 let run: TerraformRun = self.admin.request(signed(None)?).await?;
-                if run.status.as_ref().is_some_and(|status| json!(status.phase) == *wanted) {
+                if run
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| json!(status.phase) == *wanted)
+                {
                     return Ok(run);
                 }
             }
@@ -257,7 +315,9 @@ async fn patiently<T, F: Future<Output = kube::Result<T>>>(request: impl Fn() ->
     let begun = Instant::now();
     loop {
         match request().await {
-            Err(kube::Error::Api(status)) if !matches!(status.code, 403 | 429 | 500..) || begun.elapsed() > PATIENCE => {
+            Err(kube::Error::Api(status))
+                if !matches!(status.code, 403 | 429 | 500..) || begun.elapsed() > PATIENCE =>
+            {
                 bail!("{}", status.message)
             }
             Err(error) if begun.elapsed() > PATIENCE => bail!("{error}"),
@@ -268,13 +328,21 @@ async fn patiently<T, F: Future<Output = kube::Result<T>>>(request: impl Fn() ->
 }
 
 fn said(phase: &str, words: &str) -> String {
-    format!("{}  {phase}  0.1s  {words}", jiff::Timestamp::now().strftime("%H:%M:%S"))
+    format!(
+        "{}  {phase}  0.1s  {words}",
+        jiff::Timestamp::now().strftime("%H:%M:%S")
+    )
 }
 
 /// The final status of a run whose plan has no changes.
 fn no_changes(run: &TerraformRun, of: &Attempt, history: &[String]) -> Value {
     let now = jiff::Timestamp::now();
-    let revision = run.spec.source.repository.as_ref().map(|repository| &repository.revision);
+    let revision = run
+        .spec
+        .source
+        .repository
+        .as_ref()
+        .map(|repository| &repository.revision);
     let plan = json!({"checksum": format!("sha256:{}", "a".repeat(64)), "attempt": of.number, "summary": "+0 ~0 -0", "add": 0,
         "change": 0, "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 0, "tool": "OpenTofu 1.10.6",
         "revision": revision, "createdAt": now, "platform": format!("linux_{}", architecture()), "stateKey": state_key::expected(&of.namespace, &of.run, &run.spec, true)});

@@ -49,22 +49,36 @@ impl Fleet {
     }
 
     /// Adds repositories and layers up to these numbers.
-    pub(super) async fn grow(&mut self, lab: &Lab, repositories: usize, layers: usize, interval: &str) -> Result<()> {
+    pub(super) async fn grow(
+        &mut self,
+        lab: &Lab,
+        repositories: usize,
+        layers: usize,
+        interval: &str,
+    ) -> Result<()> {
         if self.repositories.is_empty() {
             for number in 0..NAMESPACES {
-                let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace(number)}}))?;
-                Api::all(lab.admin.clone()).create(&PostParams::default(), &namespace).await.context("namespaces of teams")?;
+                let namespace: Namespace =
+                    serde_json::from_value(json!({"metadata": {"name": namespace(number)}}))?;
+                Api::all(lab.admin.clone())
+                    .create(&PostParams::default(), &namespace)
+                    .await
+                    .context("namespaces of teams")?;
             }
         }
         let (before, added) = (self.repositories.len(), layers.saturating_sub(self.layers));
         let count = repositories.saturating_sub(before).min(added);
         let of = |number: usize| added / count.max(1) + usize::from(number < added % count.max(1));
         for number in 0..count {
-            self.repositories.push(tokio::task::block_in_place(|| made(lab, before + number, of(number)))?);
+            self.repositories.push(tokio::task::block_in_place(|| {
+                made(lab, before + number, of(number))
+            })?);
         }
         let new = &self.repositories[before..];
         all_of(new.iter().map(|followed| follow(lab, followed, interval))).await?;
-        let layers = new.iter().flat_map(|followed| (0..followed.layers).map(move |number| (followed, number)));
+        let layers = new
+            .iter()
+            .flat_map(|followed| (0..followed.layers).map(move |number| (followed, number)));
         all_of(layers.map(|(followed, number)| layer(lab, followed, number))).await?;
         self.layers += new.iter().map(|followed| followed.layers).sum::<usize>();
         Ok(())
@@ -84,10 +98,15 @@ impl Fleet {
         for followed in &chosen {
             tokio::task::block_in_place(|| push(&followed.repo, followed.layers, self.commits))?;
         }
-        let request = Patch::Merge(json!({"metadata": {"annotations": {names::RECONCILE: format!("commit {}", self.commits)}}}));
+        let request = Patch::Merge(
+            json!({"metadata": {"annotations": {names::RECONCILE: format!("commit {}", self.commits)}}}),
+        );
         for followed in &chosen {
-            let api: Api<TerraformRepository> = Api::namespaced(lab.admin.clone(), &followed.namespace);
-            api.patch(&followed.name, &PatchParams::default(), &request).await.context("a request")?;
+            let api: Api<TerraformRepository> =
+                Api::namespaced(lab.admin.clone(), &followed.namespace);
+            api.patch(&followed.name, &PatchParams::default(), &request)
+                .await
+                .context("a request")?;
         }
         Ok(concerned)
     }
@@ -95,7 +114,10 @@ impl Fleet {
 
 /// Sends requests, some at once.
 async fn all_of(requests: impl Iterator<Item = impl Future<Output = Result<()>>>) -> Result<()> {
-    stream::iter(requests).buffer_unordered(AT_ONCE).try_collect().await
+    stream::iter(requests)
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
 }
 
 /// The namespace of a team.
@@ -105,8 +127,13 @@ pub(super) fn namespace(number: usize) -> String {
 
 fn push(repo: &Repo, layers: usize, commit: usize) -> Result<()> {
     let text = format!("# commit {commit}\nterraform {{\n  backend \"http\" {{}}\n}}\n");
-    let files: Vec<(String, String)> = (0..layers).map(|number| (format!("live/{number:03}/main.tf"), text.clone())).collect();
-    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let files: Vec<(String, String)> = (0..layers)
+        .map(|number| (format!("live/{number:03}/main.tf"), text.clone()))
+        .collect();
+    let files: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
     repo.commit("main", &files).map(drop)
 }
 
@@ -114,14 +141,24 @@ fn made(lab: &Lab, number: usize, layers: usize) -> Result<Followed> {
     let name = format!("repository-{number:04}");
     let repo = lab.git.create(&name)?;
     push(&repo, layers, 0)?;
-    Ok(Followed { repo, namespace: namespace(number), name, layers })
+    Ok(Followed {
+        repo,
+        namespace: namespace(number),
+        name,
+        layers,
+    })
 }
 
 async fn follow(lab: &Lab, followed: &Followed, interval: &str) -> Result<()> {
-    let Followed { namespace, name, .. } = followed;
+    let Followed {
+        namespace, name, ..
+    } = followed;
     let repository = json!({"metadata": {"name": name}, "spec": {"url": lab.git.url(name), "interval": interval}});
     let api: Api<TerraformRepository> = Api::namespaced(lab.admin.clone(), namespace);
-    api.create(&PostParams::default(), &serde_json::from_value(repository)?).await.with_context(|| name.clone()).map(drop)
+    api.create(&PostParams::default(), &serde_json::from_value(repository)?)
+        .await
+        .with_context(|| name.clone())
+        .map(drop)
 }
 
 async fn layer(lab: &Lab, followed: &Followed, number: usize) -> Result<()> {
@@ -129,18 +166,27 @@ async fn layer(lab: &Lab, followed: &Followed, number: usize) -> Result<()> {
     let spec = json!({"repository": {"name": followed.name}, "path": format!("live/{number:03}")});
     let layer = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec}))?;
     let api: Api<TerraformLayer> = Api::namespaced(lab.admin.clone(), &followed.namespace);
-    api.create(&PostParams::default(), &layer).await.context(name).map(drop)
+    api.create(&PostParams::default(), &layer)
+        .await
+        .context(name)
+        .map(drop)
 }
 
 pub(super) async fn runs(admin: &Client) -> Result<usize> {
-    let first = Api::<TerraformRun>::all(admin.clone()).list_metadata(&ListParams::default().limit(1)).await?;
+    let first = Api::<TerraformRun>::all(admin.clone())
+        .list_metadata(&ListParams::default().limit(1))
+        .await?;
     let more = first.metadata.remaining_item_count.unwrap_or(0);
     Ok(first.items.len() + usize::try_from(more)?)
 }
 
 /// All runs, page by page.
 async fn all(admin: &Client) -> Result<Vec<TerraformRun>> {
-    let (api, mut found, mut params) = (Api::<TerraformRun>::all(admin.clone()), Vec::new(), ListParams::default().limit(PAGE));
+    let (api, mut found, mut params) = (
+        Api::<TerraformRun>::all(admin.clone()),
+        Vec::new(),
+        ListParams::default().limit(PAGE),
+    );
     loop {
         let page = api.list(&params).await.context("cannot list runs")?;
         found.extend(page.items);
@@ -165,23 +211,33 @@ pub(super) async fn store(lab: &Lab, like: Option<(&str, &str)>, count: usize) -
 async fn stored(lab: &Lab, like: Option<(&str, &str)>, count: usize) -> Result<usize> {
     let mut there = all(&lab.admin).await?;
     if let Some((namespace, name)) = like {
-        let pattern = there.iter().find(|run| run.namespace().as_deref() == Some(namespace) && run.name_any() == name);
-        let pattern = pattern.and_then(|run| run.status.clone()).context("the run that others end like is gone")?;
+        let pattern = there
+            .iter()
+            .find(|run| run.namespace().as_deref() == Some(namespace) && run.name_any() == name);
+        let pattern = pattern
+            .and_then(|run| run.status.clone())
+            .context("the run that others end like is gone")?;
         let open: Vec<TerraformRun> = there.iter().filter(|run| is_open(run)).cloned().collect();
         all_of(open.iter().map(|run| ends(lab, run, &pattern))).await?;
         there = all(&lab.admin).await?;
     }
     let missing = count.saturating_sub(there.len());
-    let is_original = |run: &&TerraformRun| !is_open(run) && run.labels().contains_key(names::LABEL_LAYER);
+    let is_original =
+        |run: &&TerraformRun| !is_open(run) && run.labels().contains_key(names::LABEL_LAYER);
     let originals: Vec<&TerraformRun> = there.iter().filter(is_original).collect();
-    ensure!(missing == 0 || !originals.is_empty(), "there is no ended run to copy");
+    ensure!(
+        missing == 0 || !originals.is_empty(),
+        "there is no ended run to copy"
+    );
     let numbered = originals.iter().cycle().zip(there.len()..).take(missing);
     all_of(numbered.map(|(run, number)| copy(lab, run, number))).await?;
     runs(&lab.admin).await
 }
 
 fn is_open(run: &TerraformRun) -> bool {
-    !run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)
+    !run.status
+        .as_ref()
+        .is_some_and(crds::TerraformRunStatus::is_terminal)
 }
 
 /// The status of a run that has ended like another.
@@ -202,32 +258,52 @@ async fn ends(lab: &Lab, run: &TerraformRun, pattern: &crds::TerraformRunStatus)
 
 /// Writes the attempt first: a plan without an open attempt is not admitted.
 async fn write(lab: &Lab, run: &TerraformRun, status: &Value) -> Result<()> {
-    let api: Api<TerraformRun> = Api::namespaced(lab.admin.clone(), &run.namespace().unwrap_or_default());
+    let api: Api<TerraformRun> =
+        Api::namespaced(lab.admin.clone(), &run.namespace().unwrap_or_default());
     for part in [&json!({"attempt": status["attempt"]}), status] {
         let patch = Patch::Merge(json!({"status": part}));
-        api.patch_status(&run.name_any(), &PatchParams::default(), &patch).await.with_context(|| run.name_any())?;
+        api.patch_status(&run.name_any(), &PatchParams::default(), &patch)
+            .await
+            .with_context(|| run.name_any())?;
     }
     Ok(())
 }
 
 async fn copy(lab: &Lab, run: &TerraformRun, number: usize) -> Result<()> {
-    let api: Api<TerraformRun> = Api::namespaced(lab.admin.clone(), &run.namespace().unwrap_or_default());
+    let api: Api<TerraformRun> =
+        Api::namespaced(lab.admin.clone(), &run.namespace().unwrap_or_default());
     let mut metadata = json!({"labels": run.labels(), "ownerReferences": run.owner_references(), "finalizers": run.finalizers()});
     metadata["annotations"] = serde_json::to_value(run.annotations())?;
     let name = run.name_any();
-    let end = name.char_indices().nth(crds::names::MAX_RUN_NAME - 6).map_or(name.len(), |(end, _)| end);
+    let end = name
+        .char_indices()
+        .nth(crds::names::MAX_RUN_NAME - 6)
+        .map_or(name.len(), |(end, _)| end);
     metadata["name"] = format!("{}-{number:05}", &name[..end]).into();
     let spec = serde_json::to_value(&run.spec)?;
     let new: TerraformRun = serde_json::from_value(json!({"metadata": metadata, "spec": spec}))?;
-    let made = api.create(&PostParams::default(), &new).await.with_context(|| format!("a copy of {name}"))?;
-    let status = run.status.as_ref().context("it has ended without a status")?;
+    let made = api
+        .create(&PostParams::default(), &new)
+        .await
+        .with_context(|| format!("a copy of {name}"))?;
+    let status = run
+        .status
+        .as_ref()
+        .context("it has ended without a status")?;
     write(lab, &made, &status_like(&made, status)?).await
 }
 
 /// Removes the rules at the root from the CRD.
 async fn without_rules(lab: &Lab) -> Result<()> {
     let patch = r#"[{"op": "remove", "path": "/spec/versions/0/schema/openAPIV3Schema/x-kubernetes-validations"}]"#;
-    let arguments = ["patch", "crd", "terraformruns.pawl.run", "--type=json", "-p", patch];
+    let arguments = [
+        "patch",
+        "crd",
+        "terraformruns.pawl.run",
+        "--type=json",
+        "-p",
+        patch,
+    ];
     tokio::task::block_in_place(|| lab.plane.kubectl(&arguments))?;
     tokio::time::sleep(IN_FORCE).await;
     Ok(())
@@ -236,7 +312,8 @@ async fn without_rules(lab: &Lab) -> Result<()> {
 /// Restores them.
 async fn with_rules(lab: &Lab) -> Result<()> {
     let file = xtask::root().join("charts/pawl/files/crds/terraformruns.yaml");
-    let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("cannot read {}", file.display()))?;
     tokio::task::block_in_place(|| lab::apply(&lab.plane, &text))?;
     tokio::time::sleep(IN_FORCE).await;
     Ok(())
@@ -248,8 +325,14 @@ pub(super) async fn person(admin: &Client, name: &str) -> Result<Duration> {
     let spec = json!({"operation": "Plan", "source": {"inline": {"files": {"main.tf": ""}}}});
     let begun = std::time::Instant::now();
     let run = TerraformRun::new(name, serde_json::from_value(spec)?);
-    api.create(&PostParams::default(), &run).await.context("a person's run")?;
-    let has_begun = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.attempt.is_some());
+    api.create(&PostParams::default(), &run)
+        .await
+        .context("a person's run")?;
+    let has_begun = |run: &TerraformRun| {
+        run.status
+            .as_ref()
+            .is_some_and(|status| status.attempt.is_some())
+    };
     wait::object(&api, name, "begun", Duration::from_secs(300), has_begun).await?;
     Ok(begun.elapsed())
 }

@@ -113,12 +113,19 @@ impl Place {
 impl Lab {
     /// Starts everything, and waits until it is ready.
     pub(super) async fn up() -> Result<Self> {
-        let program = tokio::task::block_in_place(|| images::programs(&["controller"], images::Profile::Same))?.remove(0);
-        let step = report::step("scale", "etcd, kube-apiserver, datastore, sources and controller");
+        let program = tokio::task::block_in_place(|| {
+            images::programs(&["controller"], images::Profile::Same)
+        })?
+        .remove(0);
+        let step = report::step(
+            "scale",
+            "etcd, kube-apiserver, datastore, sources and controller",
+        );
         let held = tempfile::tempdir().context("no directory for the processes")?;
         let directory = held.path().to_owned();
         let policy = directory.join("audit-policy.yaml");
-        fs::write(&policy, AUDIT_POLICY).with_context(|| format!("cannot write {}", policy.display()))?;
+        fs::write(&policy, AUDIT_POLICY)
+            .with_context(|| format!("cannot write {}", policy.display()))?;
         // The last value of a flag applies.
         let flag = format!("--audit-policy-file={}", policy.display());
         // Not shared: it has thousands of layers, and its own audit policy to count requests.
@@ -126,10 +133,22 @@ impl Lab {
         tokio::task::block_in_place(|| install(&plane))?;
         let admin = plane.client().await?;
         let ports = free_ports(4)?;
-        let place = Place { program, directory, datastore: ports[0], metrics: [ports[1], ports[2], ports[3]] };
+        let place = Place {
+            program,
+            directory,
+            datastore: ports[0],
+            metrics: [ports[1], ports[2], ports[3]],
+        };
         tokio::task::block_in_place(|| identities(&plane, &place))?;
-        let git = GitServer::start("127.0.0.1:0".parse()?, &place.directory.join("repositories")).await?;
-        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
+        let git = GitServer::start(
+            "127.0.0.1:0".parse()?,
+            &place.directory.join("repositories"),
+        )
+        .await?;
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(10))
+            .build()?;
         let mut lab = Self {
             controller: None,
             datastore: place.start_datastore()?,
@@ -173,7 +192,9 @@ impl Lab {
     }
 
     pub(super) fn controller(&self) -> Result<&Process> {
-        self.controller.as_ref().context("the controller is not running")
+        self.controller
+            .as_ref()
+            .context("the controller is not running")
     }
 
     /// Fails when one of the processes has ended by itself.
@@ -195,7 +216,14 @@ impl Lab {
 
     async fn metrics(&self, port: u16) -> Result<String> {
         let url = format!("http://127.0.0.1:{port}/metrics");
-        Ok(self.http.get(&url).send().await.with_context(|| format!("no answer from {url}"))?.text().await?)
+        Ok(self
+            .http
+            .get(&url)
+            .send()
+            .await
+            .with_context(|| format!("no answer from {url}"))?
+            .text()
+            .await?)
     }
 }
 
@@ -204,14 +232,23 @@ fn install(plane: &ControlPlane) -> Result<()> {
     let tools = Toolset::ensure(&["helm"])?;
     let chart = xtask::root().join("charts/pawl");
     let mut helm = Command::new(tools.path("helm")?);
-    helm.args(["template", "pawl"]).arg(chart).args(["--namespace", NAMESPACE, "--kube-version", "1.34.4"]);
+    helm.args(["template", "pawl"]).arg(chart).args([
+        "--namespace",
+        NAMESPACE,
+        "--kube-version",
+        "1.34.4",
+    ]);
     let rendered = command::run(&mut helm).context("helm cannot render the chart")?;
     plane.kubectl(&["create", "namespace", NAMESPACE])?;
     apply(plane, &rendered)?;
     // Before it has any condition, `kubectl wait --for=condition` fails at once.
     for what in ["jsonpath={.status.conditions}", "condition=Established"] {
         let mut wait = vec!["wait", "--timeout=60s", "--for", what];
-        wait.extend(["crd/terraformruns.pawl.run", "crd/terraformlayers.pawl.run", "crd/terraformrepositories.pawl.run"]);
+        wait.extend([
+            "crd/terraformruns.pawl.run",
+            "crd/terraformlayers.pawl.run",
+            "crd/terraformrepositories.pawl.run",
+        ]);
         plane.kubectl(&wait)?;
     }
     Ok(())
@@ -219,34 +256,75 @@ fn install(plane: &ControlPlane) -> Result<()> {
 
 /// Applies manifests as administrator.
 pub(super) fn apply(plane: &ControlPlane, manifests: &str) -> Result<()> {
-    let mut child = plane.kubectl_command(&["apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
-    child.stdin.take().context("no standard input")?.write_all(manifests.as_bytes())?;
-    ensure!(child.wait()?.success(), "kubectl cannot apply what the chart installs");
+    let mut child = plane
+        .kubectl_command(&["apply", "-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()?;
+    child
+        .stdin
+        .take()
+        .context("no standard input")?
+        .write_all(manifests.as_bytes())?;
+    ensure!(
+        child.wait()?.success(),
+        "kubectl cannot apply what the chart installs"
+    );
     Ok(())
 }
 
 /// Writes accounts, keys and certificates to files.
 fn identities(plane: &ControlPlane, place: &Place) -> Result<()> {
-    let write = |file: &str, text: &str| fs::write(place.path(file), text).with_context(|| format!("cannot write {file}"));
-    let admin = fs::read_to_string(&plane.kubeconfig).context("no kubeconfig of the administrator")?;
-    let admin: Value = serde_json::from_str(&admin).context("the administrator's kubeconfig is no JSON")?;
+    let write = |file: &str, text: &str| {
+        fs::write(place.path(file), text).with_context(|| format!("cannot write {file}"))
+    };
+    let admin =
+        fs::read_to_string(&plane.kubeconfig).context("no kubeconfig of the administrator")?;
+    let admin: Value =
+        serde_json::from_str(&admin).context("the administrator's kubeconfig is no JSON")?;
     for name in ["controller", "sources", "datastore"] {
         let account = format!("pawl-{name}");
         let token = |more: &[&str]| {
-            let arguments = [["-n", NAMESPACE, "create", "token", account.as_str(), "--duration=12h"].as_slice(), more].concat();
-            plane.kubectl(&arguments).map(|token| token.trim().to_owned())
+            let arguments = [
+                [
+                    "-n",
+                    NAMESPACE,
+                    "create",
+                    "token",
+                    account.as_str(),
+                    "--duration=12h",
+                ]
+                .as_slice(),
+                more,
+            ]
+            .concat();
+            plane
+                .kubectl(&arguments)
+                .map(|token| token.trim().to_owned())
         };
         let mut kubeconfig = admin.clone();
         kubeconfig["users"][0]["user"] = json!({"token": token(&[])?});
         kubeconfig["contexts"][0]["context"]["namespace"] = NAMESPACE.into();
         write(&format!("{name}.kubeconfig"), &kubeconfig.to_string())?;
-        write(&format!("{name}.datastore-token"), &token(&["--audience=pawl-datastore"])?)?;
+        write(
+            &format!("{name}.datastore-token"),
+            &token(&["--audience=pawl-datastore"])?,
+        )?;
     }
     let pki = Pki::bare(&place.directory, "pawl-scale")?;
-    pki.issue(Identity { file: "tls", user: "pawl-datastore", group: "pawl", hosts: &["127.0.0.1"] })?;
+    pki.issue(Identity {
+        file: "tls",
+        user: "pawl-datastore",
+        group: "pawl",
+        hosts: &["127.0.0.1"],
+    })?;
     for directory in ["keys", "store", "mirrors"] {
-        fs::create_dir(place.path(directory)).with_context(|| format!("cannot make {directory}"))?;
+        fs::create_dir(place.path(directory))
+            .with_context(|| format!("cannot make {directory}"))?;
     }
-    write("keys/key-1", &BASE64_STANDARD.encode(rand::random::<[u8; 32]>()))?;
+    write(
+        "keys/key-1",
+        &BASE64_STANDARD.encode(rand::random::<[u8; 32]>()),
+    )?;
     write("keys/active", "key-1")
 }

@@ -39,7 +39,11 @@ impl Options {
     /// Number of repositories at a number of layers.
     fn repositories(&self, layers: usize) -> usize {
         let last = self.layers.last().copied().unwrap_or(1).max(1);
-        let most = if self.repositories == 0 { last / OF_A_REPOSITORY } else { self.repositories };
+        let most = if self.repositories == 0 {
+            last / OF_A_REPOSITORY
+        } else {
+            self.repositories
+        };
         (most * layers / last).clamp(1, layers.max(1))
     }
 }
@@ -62,7 +66,12 @@ pub async fn run(options: &Options) -> Result<()> {
 async fn measure(options: &Options, table: &mut Table) -> Result<()> {
     let lab = Box::pin(Lab::up()).await?;
     let (agents, fleet) = (Agents::start(lab.admin.clone()), Fleet::default());
-    let mut steps = Steps { agents, fleet, lab, table };
+    let mut steps = Steps {
+        agents,
+        fleet,
+        lab,
+        table,
+    };
     for &layers in &options.layers {
         let step = report::step("scale", format!("{layers} layers"));
         Box::pin(steps.measure(options.repositories(layers), layers)).await?;
@@ -77,9 +86,19 @@ mod tests {
 
     #[test]
     fn repositories_grow_with_layers() {
-        let of = |repositories| Options { layers: vec![100, 1_000, 10_000], repositories, save: None };
-        assert_eq!([100, 1_000, 10_000].map(|layers| of(0).repositories(layers)), [5, 50, 500]);
-        assert_eq!([100, 1_000, 10_000].map(|layers| of(200).repositories(layers)), [2, 20, 200]);
+        let of = |repositories| Options {
+            layers: vec![100, 1_000, 10_000],
+            repositories,
+            save: None,
+        };
+        assert_eq!(
+            [100, 1_000, 10_000].map(|layers| of(0).repositories(layers)),
+            [5, 50, 500]
+        );
+        assert_eq!(
+            [100, 1_000, 10_000].map(|layers| of(200).repositories(layers)),
+            [2, 20, 200]
+        );
         assert_eq!(of(10).repositories(100), 1, "never none");
     }
 }

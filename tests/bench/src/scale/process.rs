@@ -33,8 +33,11 @@ impl Process {
         variables: &[(&str, String)],
         log: &Path,
     ) -> Result<Self> {
-        let file =
-            File::options().create(true).append(true).open(log).with_context(|| format!("cannot open {}", log.display()))?;
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .with_context(|| format!("cannot open {}", log.display()))?;
         let child = Command::new(program)
             .args(arguments)
             .env_clear()
@@ -46,22 +49,44 @@ impl Process {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {name} ({})", program.display()))?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).with_context(|| format!("{name} ended at once"))?;
-        Ok(Self { name, child, pid, log: log.to_owned() })
+        let pid = child
+            .id()
+            .and_then(|pid| i32::try_from(pid).ok())
+            .with_context(|| format!("{name} ended at once"))?;
+        Ok(Self {
+            name,
+            child,
+            pid,
+            log: log.to_owned(),
+        })
     }
 
     /// Fails with the end of its log if it has ended.
     pub(super) fn check(&mut self) -> Result<()> {
-        let Some(status) = self.child.try_wait().with_context(|| format!("cannot look at {}", self.name))? else { return Ok(()) };
+        let Some(status) = self
+            .child
+            .try_wait()
+            .with_context(|| format!("cannot look at {}", self.name))?
+        else {
+            return Ok(());
+        };
         let log = fs::read_to_string(&self.log).unwrap_or_default();
-        bail!("{} ended with {status}; the last it said:\n{}", self.name, tail(&log, 12));
+        bail!(
+            "{} ended with {status}; the last it said:\n{}",
+            self.name,
+            tail(&log, 12)
+        );
     }
 
     /// Ends it with SIGTERM, like the kubelet.
     pub(super) async fn stop(mut self) -> Result<()> {
-        kill(Pid::from_raw(self.pid), Signal::SIGTERM).with_context(|| format!("cannot end {}", self.name))?;
+        kill(Pid::from_raw(self.pid), Signal::SIGTERM)
+            .with_context(|| format!("cannot end {}", self.name))?;
         let ended = tokio::time::timeout(GRACE, self.child.wait()).await;
-        ended.with_context(|| format!("{} does not end within {} s", self.name, GRACE.as_secs()))?.map(drop).map_err(Into::into)
+        ended
+            .with_context(|| format!("{} does not end within {} s", self.name, GRACE.as_secs()))?
+            .map(drop)
+            .map_err(Into::into)
     }
 
     pub(super) fn memory(&self) -> Result<Memory> {

@@ -62,9 +62,12 @@ impl Steps<'_> {
             11..=100 => "1m",
             _ => "5m",
         };
-        self.fleet.grow(&self.lab, repositories, layers, interval).await?;
+        self.fleet
+            .grow(&self.lab, repositories, layers, interval)
+            .await?;
         let played = new.min(PLAYED);
-        self.until_ended("first plans have ended", ended, played).await?;
+        self.until_ended("first plans have ended", ended, played)
+            .await?;
         let spent = window.end(&self.lab, &self.agents)?;
         let first = self.agents.ended(ended);
         let of_each = |total: f64| total / number(first.len().max(1) as u64);
@@ -77,11 +80,15 @@ impl Steps<'_> {
         let figure = "  requests of the controller for each run that ended";
         table.plain(figure, format!("{requests:.1}"));
         let seconds = of_each(spent.controller);
-        table.plain("  CPU seconds of the controller for each", format!("{seconds:.3}"));
+        table.plain(
+            "  CPU seconds of the controller for each",
+            format!("{seconds:.3}"),
+        );
         spent.details("first plans");
         if new > played {
             self.agents.pause(true);
-            let made = async |steps: &Self| Ok(fleet::runs(&steps.lab.admin).await?.saturating_sub(runs));
+            let made =
+                async |steps: &Self| Ok(fleet::runs(&steps.lab.admin).await?.saturating_sub(runs));
             self.until("runs are made", new, made).await?;
             self.lab.stop_controller().await?;
             self.agents.pause(false);
@@ -111,15 +118,24 @@ impl Steps<'_> {
         let figure = "at rest: requests of controller, sources and datastore";
         self.table.bound(figure, words, "none", asked == 0);
         let minute = 60.0 * spent.controller / spent.seconds;
-        self.table.plain("  CPU seconds of the controller in a minute", format!("{minute:.2}"));
-        let each = if looks > 0.0 { spent.sources / looks } else { 0.0 };
+        self.table.plain(
+            "  CPU seconds of the controller in a minute",
+            format!("{minute:.2}"),
+        );
+        let each = if looks > 0.0 {
+            spent.sources / looks
+        } else {
+            0.0
+        };
         let all = each * number(self.fleet.repositories() as u64);
         let figure = "  CPU seconds of sources with git for one look at all repositories";
-        self.table.plain(figure, format!("{all:.1} ({looks:.0} looks seen)"));
+        self.table
+            .plain(figure, format!("{all:.1} ({looks:.0} looks seen)"));
         spent.details("at rest");
         self.controller_memory("  memory of the controller")?;
         let sources = self.lab.sources.memory()?;
-        self.table.plain("  memory of sources", mib(sources.resident));
+        self.table
+            .plain("  memory of sources", mib(sources.resident));
         Ok(())
     }
 
@@ -127,7 +143,12 @@ impl Steps<'_> {
     fn controller_memory(&mut self, figure: &str) -> Result<Memory> {
         let memory = self.lab.controller()?.memory()?;
         let most = format!("{} (peak {})", mib(memory.resident), mib(memory.peak));
-        self.table.bound(figure, most, "at most 150 MiB", memory.resident <= 150 << 10);
+        self.table.bound(
+            figure,
+            most,
+            "at most 150 MiB",
+            memory.resident <= 150 << 10,
+        );
         Ok(memory)
     }
 
@@ -150,7 +171,10 @@ impl Steps<'_> {
         let of_a_run = took.as_secs_f64() / number(runs.len().max(1) as u64);
         let limit = f64::from(SLOTS) / of_a_run.max(0.001);
         let rate = format!("{:.1} of {limit:.1}", per_second(&runs, |run| run.seen));
-        table.plain("  runs that begin per second, of those that the slots allow", rate);
+        table.plain(
+            "  runs that begin per second, of those that the slots allow",
+            rate,
+        );
         let used = busy(&runs);
         let words = format!("{:.0} % of {SLOTS}", 100.0 * used);
         let figure = "  slots with a working pod while others wait";
@@ -161,7 +185,12 @@ impl Steps<'_> {
         let waited = waited.as_secs_f64();
         let words = format!("{waited:.1} s, where a run takes {of_a_run:.1} s");
         let figure = "  a person's run among them waits";
-        table.bound(figure, words, "no longer than one run", waited <= of_a_run + 1.0);
+        table.bound(
+            figure,
+            words,
+            "no longer than one run",
+            waited <= of_a_run + 1.0,
+        );
         table.plain("  requests per second", spent.rates());
         spent.details("a commit");
         self.come_to_rest().await
@@ -184,19 +213,30 @@ impl Steps<'_> {
         let (ready, settled) = (ready.as_secs_f64(), settled.as_secs_f64());
         let words = format!("{settled:.1} s (ready after {ready:.1} s)");
         let figure = "  a controller that is started comes to rest after";
-        self.table.bound(figure, words, "at most 60 s", settled < 60.0);
+        self.table
+            .bound(figure, words, "at most 60 s", settled < 60.0);
         let after = self.controller_memory("  memory of the controller then")?;
         let more = many - few;
         let each = (number(after.own) - number(before.own)) / number(more.max(1) as u64);
         let words = format!("{each:.2} KiB, of {more} more");
-        self.table.bound("  of it for each stored run", words, "at most 1.5 KiB", each <= 1.5);
+        self.table.bound(
+            "  of it for each stored run",
+            words,
+            "at most 1.5 KiB",
+            each <= 1.5,
+        );
         Ok(())
     }
 
     /// Fails if an agent could not complete its simulated run.
     fn well(&self) -> Result<()> {
         let failed = self.agents.failed();
-        ensure!(failed.is_empty(), "{} played agents failed, among them that of {}", failed.len(), failed[0]);
+        ensure!(
+            failed.is_empty(),
+            "{} played agents failed, among them that of {}",
+            failed.len(),
+            failed[0]
+        );
         Ok(())
     }
 
@@ -220,12 +260,19 @@ impl Steps<'_> {
             let work = self.lab.controller()?.work()?;
             // On a busy machine it may wait for a processor without using any.
             let used = work.cpu.saturating_sub(before);
-            quiet = if work.runs || used > Duration::from_millis(20) { 0 } else { quiet + 1 };
+            quiet = if work.runs || used > Duration::from_millis(20) {
+                0
+            } else {
+                quiet + 1
+            };
             if quiet == 0 {
                 since = Instant::now();
             }
             before = work.cpu;
-            ensure!(begun.elapsed() < PATIENCE, "the controller comes to no rest");
+            ensure!(
+                begun.elapsed() < PATIENCE,
+                "the controller comes to no rest"
+            );
         }
         Ok(since)
     }
@@ -235,21 +282,34 @@ impl Steps<'_> {
         let idle = async |steps: &Self| {
             let metrics = steps.lab.controller_metrics().await?;
             let idle = total(&metrics, "pawl_layers", "\"Idle\"");
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it counts whole layers")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "it counts whole layers"
+            )]
             let idle = idle as usize;
             Ok(idle)
         };
-        self.until("layers are at rest", self.fleet.layers(), idle).await?;
+        self.until("layers are at rest", self.fleet.layers(), idle)
+            .await?;
         self.at_work().await.map(drop)
     }
 
     /// Waits until this many more runs have ended.
     async fn until_ended(&mut self, what: &str, before: usize, more: usize) -> Result<()> {
-        self.until(what, more, async |steps: &Self| Ok(steps.agents.count() - before)).await
+        self.until(what, more, async |steps: &Self| {
+            Ok(steps.agents.count() - before)
+        })
+        .await
     }
 
     /// Waits until the count is reached, and prints the progress.
-    async fn until(&mut self, what: &str, wanted: usize, count: impl AsyncFn(&Self) -> Result<usize>) -> Result<()> {
+    async fn until(
+        &mut self,
+        what: &str,
+        wanted: usize,
+        count: impl AsyncFn(&Self) -> Result<usize>,
+    ) -> Result<()> {
         let (mut said, mut changed, mut before) = (Instant::now(), Instant::now(), usize::MAX);
         loop {
             self.lab.check()?;
@@ -262,7 +322,10 @@ impl Steps<'_> {
             }
             self.well()?;
             let seconds = changed.elapsed().as_secs();
-            ensure!(changed.elapsed() < STANDSTILL, "{there} of {wanted} {what}, and for {seconds} s no more");
+            ensure!(
+                changed.elapsed() < STANDSTILL,
+                "{there} of {wanted} {what}, and for {seconds} s no more"
+            );
             if said.elapsed() > Duration::from_secs(10) {
                 report::note("scale", &format!("{there} of {wanted} {what}"));
                 said = Instant::now();
@@ -275,14 +338,20 @@ impl Steps<'_> {
 /// Rate per second, from the first to the last.
 fn per_second(runs: &[Ended], at: impl Fn(&Ended) -> Instant) -> f64 {
     let (first, last) = (runs.iter().map(&at).min(), runs.iter().map(&at).max());
-    let lasted = last.zip(first).map(|(last, first)| (last - first).as_secs_f64());
-    lasted.map_or(0.0, |lasted| number(runs.len() as u64 - 1) / lasted.max(0.001))
+    let lasted = last
+        .zip(first)
+        .map(|(last, first)| (last - first).as_secs_f64());
+    lasted.map_or(0.0, |lasted| {
+        number(runs.len() as u64 - 1) / lasted.max(0.001)
+    })
 }
 
 /// The share of slots in use until the last run began.
 fn busy(runs: &[Ended]) -> f64 {
     let seen = || runs.iter().map(|run| run.seen);
-    let (Some(first), Some(last)) = (seen().min(), seen().max()) else { return 0.0 };
+    let (Some(first), Some(last)) = (seen().min(), seen().max()) else {
+        return 0.0;
+    };
     let worked: Duration = runs.iter().map(|run| run.at.min(last) - run.seen).sum();
     worked.as_secs_f64() / (f64::from(SLOTS) * (last - first).as_secs_f64()).max(0.001)
 }
@@ -293,7 +362,12 @@ mod tests {
 
     fn run(begun: Instant, seen: u64, at: u64) -> Ended {
         let after = |millis| begun + Duration::from_millis(millis);
-        Ended { namespace: "n".into(), run: "r".into(), seen: after(seen), at: after(at) }
+        Ended {
+            namespace: "n".into(),
+            run: "r".into(),
+            seen: after(seen),
+            at: after(at),
+        }
     }
 
     #[test]
@@ -301,7 +375,11 @@ mod tests {
         let begun = Instant::now();
         let mut runs: Vec<Ended> = (0..SLOTS).map(|_| run(begun, 0, 1_000)).collect();
         runs.push(run(begun, 2_000, 9_000));
-        assert!((busy(&runs) - 0.5).abs() < 1e-6, "half of the two seconds: {}", busy(&runs));
+        assert!(
+            (busy(&runs) - 0.5).abs() < 1e-6,
+            "half of the two seconds: {}",
+            busy(&runs)
+        );
         assert!((per_second(&runs, |run| run.seen) - f64::from(SLOTS) / 2.0).abs() < 1e-6);
         assert!(per_second(&[], |run| run.at).abs() < 1e-9 && busy(&[]).abs() < 1e-9);
     }

@@ -38,7 +38,13 @@ impl Window {
     pub(super) fn begin(lab: &Lab, agents: &Agents) -> Result<Self> {
         let log = audit::end(&lab.plane.audit_log)?;
         let (controller, sources) = (cpu(lab.controller()?)?, cpu(&lab.sources)?);
-        Ok(Self { begun: Instant::now(), log, agents: agents.requests(), controller, sources })
+        Ok(Self {
+            begun: Instant::now(),
+            log,
+            agents: agents.requests(),
+            controller,
+            sources,
+        })
     }
 
     pub(super) fn end(self, lab: &Lab, agents: &Agents) -> Result<Spent> {
@@ -47,13 +53,24 @@ impl Window {
         let controller = spent(cpu(lab.controller()?)?, self.controller);
         let sources = spent(cpu(&lab.sources)?, self.sources);
         let mut requests: BTreeMap<&'static str, Vec<Request>> = BTreeMap::new();
-        for request in tokio::task::block_in_place(|| audit::since(&lab.plane.audit_log, self.log))? {
-            let account = request.user.strip_prefix(&format!("system:serviceaccount:{NAMESPACE}:pawl-"));
-            if let Some(client) = account.and_then(|account| CLIENTS.into_iter().find(|client| *client == account)) {
+        for request in tokio::task::block_in_place(|| audit::since(&lab.plane.audit_log, self.log))?
+        {
+            let account = request
+                .user
+                .strip_prefix(&format!("system:serviceaccount:{NAMESPACE}:pawl-"));
+            if let Some(client) =
+                account.and_then(|account| CLIENTS.into_iter().find(|client| *client == account))
+            {
                 requests.entry(client).or_default().push(request);
             }
         }
-        Ok(Spent { seconds, agents: agents.requests() - self.agents, controller, sources, requests })
+        Ok(Spent {
+            seconds,
+            agents: agents.requests() - self.agents,
+            controller,
+            sources,
+            requests,
+        })
     }
 }
 
@@ -61,7 +78,12 @@ impl Spent {
     /// Requests of a client, without watches and its own.
     pub(super) fn of(&self, client: &str) -> Vec<&Request> {
         let asked = |request: &&Request| !matches!(request.kind, Kind::Watch | Kind::Own);
-        self.requests.get(client).into_iter().flatten().filter(asked).collect()
+        self.requests
+            .get(client)
+            .into_iter()
+            .flatten()
+            .filter(asked)
+            .collect()
     }
 
     pub(super) fn count(&self) -> usize {
@@ -71,7 +93,8 @@ impl Spent {
     /// Requests per second, by client.
     pub(super) fn rates(&self) -> String {
         let rate = |count: u64| format!("{:.1}", number(count) / self.seconds.max(0.001));
-        let clients = CLIENTS.map(|client| format!("{client} {}", rate(self.of(client).len() as u64)));
+        let clients =
+            CLIENTS.map(|client| format!("{client} {}", rate(self.of(client).len() as u64)));
         format!("{}, agents {}", clients.join(", "), rate(self.agents))
     }
 
@@ -80,7 +103,10 @@ impl Spent {
         for client in CLIENTS {
             let requests = self.of(client);
             if !requests.is_empty() {
-                report::note("scale", &format!("{what}: {client}: {}", audit::counted(requests)));
+                report::note(
+                    "scale",
+                    &format!("{what}: {client}: {}", audit::counted(requests)),
+                );
             }
         }
     }

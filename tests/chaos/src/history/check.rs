@@ -12,7 +12,9 @@ const LOG: &str = "log";
 pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
     let mut found = Vec::new();
     for versions in history.runs.values() {
-        let Some(last) = versions.last() else { continue };
+        let Some(last) = versions.last() else {
+            continue;
+        };
         let of = last.of();
         let mut add = |invariant, text: Option<String>| {
             found.extend(text.map(|text| Violation::new(invariant, &of, text)));
@@ -20,7 +22,12 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
         let firsts = std::iter::once(None).chain(versions.iter().map(Some));
         for (before, after) in firsts.zip(versions) {
             let missing = before.map_or(Missing::Nothing, |before| history.missing(before, after));
-            let lost = || format!("the log lacks what {} stands on, and no write went unanswered", after.revision);
+            let lost = || {
+                format!(
+                    "the log lacks what {} stands on, and no write went unanswered",
+                    after.revision
+                )
+            };
             add(LOG, (missing == Missing::Unexplained).then(lost));
             let step = Step {
                 before: before.map(|before| &before.run),
@@ -28,7 +35,10 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
                 by: after.of_status.then_some(&after.by),
                 whole: missing == Missing::Nothing,
             };
-            for (invariant, text) in trace::step(&step).into_iter().chain(trace::version(&after.run, after.status_bytes)) {
+            for (invariant, text) in trace::step(&step)
+                .into_iter()
+                .chain(trace::version(&after.run, after.status_bytes))
+            {
                 add(invariant, Some(text));
             }
         }
@@ -48,7 +58,10 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
     for text in ledger::violations_where(&history.ledger, is_silent) {
         found.push(Violation::new("S1", "ledger", text));
     }
-    let leaks = history.leaks.iter().map(|line| format!("holds the secret: {line}"));
+    let leaks = history
+        .leaks
+        .iter()
+        .map(|line| format!("holds the secret: {line}"));
     found.extend(leaks.map(|text| Violation::new("S15", "audit log", text)));
     found
 }

@@ -45,7 +45,11 @@ pub struct Version {
 impl Version {
     /// The run: `NAMESPACE/NAME`.
     pub(crate) fn of(&self) -> String {
-        format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any())
+        format!(
+            "{}/{}",
+            self.run.namespace().unwrap_or_default(),
+            self.run.name_any()
+        )
     }
 
     pub(crate) fn status(&self) -> &TerraformRunStatus {
@@ -55,7 +59,11 @@ impl Version {
 
     /// The name of the pod of an attempt.
     fn pod(&self, attempt: u32) -> String {
-        names::attempt_name(&self.run.name_any(), &self.run.uid().unwrap_or_default(), attempt)
+        names::attempt_name(
+            &self.run.name_any(),
+            &self.run.uid().unwrap_or_default(),
+            attempt,
+        )
     }
 
     /// Whether it directly follows another version. `None` if the write had no precondition.
@@ -109,7 +117,10 @@ pub(crate) enum Missing {
 impl History {
     /// The gap between two versions of a run.
     pub(crate) fn missing(&self, before: &Version, after: &Version) -> Missing {
-        match (after.follows(before), self.may_miss(&after.of(), before.at, after.at)) {
+        match (
+            after.follows(before),
+            self.may_miss(&after.of(), before.at, after.at),
+        ) {
             (Some(true), _) | (None, false) => Missing::Nothing,
             (None, true) => Missing::Perhaps,
             (Some(false), true) => Missing::Explained,
@@ -120,23 +131,32 @@ impl History {
     /// Number of places where the log is known to lack versions.
     pub(crate) fn holes(&self) -> usize {
         let pairs = self.runs.values().flat_map(|versions| versions.windows(2));
-        pairs.filter(|pair| pair[1].follows(&pair[0]) == Some(false)).count()
+        pairs
+            .filter(|pair| pair[1].follows(&pair[0]) == Some(false))
+            .count()
     }
 
     /// Whether a version of a run may be missing between two times.
     pub(crate) fn may_miss(&self, of: &str, from: Timestamp, to: Timestamp) -> bool {
         let slack = jiff::SignedDuration::from_secs(2);
         let meets = |begin: Timestamp, end: Timestamp| {
-            end.checked_add(slack).is_ok_and(|late| late >= from) && begin.checked_sub(slack).is_ok_and(|early| early <= to)
+            end.checked_add(slack).is_ok_and(|late| late >= from)
+                && begin.checked_sub(slack).is_ok_and(|early| early <= to)
         };
-        let lost = self.lost.iter().filter(|(_, _, run)| run == of).any(|(begin, end, _)| meets(*begin, *end));
+        let lost = self
+            .lost
+            .iter()
+            .filter(|(_, _, run)| run == of)
+            .any(|(begin, end, _)| meets(*begin, *end));
         lost || self.gaps.iter().any(|gap| meets(*gap, *gap))
     }
 }
 
 /// The run's entries of the ledger: those with the name of its script or, for a run of a layer, those that its pods wrote.
 fn entries<'a>(history: &'a History, versions: &Versions) -> Vec<&'a Entry> {
-    let Some(last) = versions.last() else { return Vec::new() };
+    let Some(last) = versions.last() else {
+        return Vec::new();
+    };
     let of = last.of();
     let uid = last.run.uid().unwrap_or_default();
     let pods = format!("{}-{}-a", last.run.name_any(), names::short_hash(&uid));

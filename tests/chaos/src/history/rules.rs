@@ -17,24 +17,43 @@ pub(super) fn ended(versions: &Versions, history: &History) -> Option<String> {
         return None;
     }
     let begun = last.run.metadata.deletion_timestamp.is_some() && status.phase.is_none();
-    let TerraformRunStatus { phase, attempt, message, .. } = status;
+    let TerraformRunStatus {
+        phase,
+        attempt,
+        message,
+        ..
+    } = status;
     (!begun).then(|| format!("it did not end: phase {phase:?}, attempt {attempt:?}, {message:?}"))
 }
 
 /// The pod of an attempt is created once, after the previous attempt was closed.
 pub(super) fn pods(versions: &Versions, history: &History) -> Vec<String> {
     let mut found = Vec::new();
-    let Some(last) = versions.last() else { return found };
+    let Some(last) = versions.last() else {
+        return found;
+    };
     let namespace = last.run.namespace().unwrap_or_default();
-    let newest = last.status().attempt.as_ref().map_or(0, |attempt| attempt.number);
+    let newest = last
+        .status()
+        .attempt
+        .as_ref()
+        .map_or(0, |attempt| attempt.number);
     for number in 1..=newest {
         let pod = format!("{namespace}/{}", last.pod(number));
-        let created: Vec<_> = history.pods.iter().filter(|(_, created)| *created == pod).collect();
+        let created: Vec<_> = history
+            .pods
+            .iter()
+            .filter(|(_, created)| *created == pod)
+            .collect();
         if created.len() > 1 {
             found.push(format!("the pod {pod} was created {} times", created.len()));
         }
         let closed = |version: &&Version| {
-            let attempt = version.status().attempt.as_ref().map(|a| (a.number, a.open));
+            let attempt = version
+                .status()
+                .attempt
+                .as_ref()
+                .map(|a| (a.number, a.open));
             attempt.is_some_and(|(of, open)| of >= number || of + 1 == number && !open)
         };
         if let (Some((at, _)), Some(before)) = (created.first(), versions.iter().find(closed))
@@ -42,7 +61,9 @@ pub(super) fn pods(versions: &Versions, history: &History) -> Vec<String> {
             && number > 1
             && !history.may_miss(&last.of(), *at, before.at)
         {
-            found.push(format!("the pod {pod} was created before the end of another"));
+            found.push(format!(
+                "the pod {pod} was created before the end of another"
+            ));
         }
     }
     found
@@ -51,13 +72,19 @@ pub(super) fn pods(versions: &Versions, history: &History) -> Vec<String> {
 /// The result of a run matches the ledger.
 pub(super) fn truth(versions: &Versions, history: &History) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
-    let Some(last) = versions.last() else { return found };
-    let claim = versions.iter().find_map(|version| version.status().claim.as_ref());
+    let Some(last) = versions.last() else {
+        return found;
+    };
+    let claim = versions
+        .iter()
+        .find_map(|version| version.status().claim.as_ref());
     let pod = claim.map(|claim| last.pod(claim.attempt));
     let mut deeds = Deeds::default();
     for entry in entries(history, versions) {
         let deed = match (entry.what.as_str(), entry.text("command")) {
-            (what::COMMAND_START, Some("apply")) => Deed::Applies(pod.as_ref().map(|pod| *pod == entry.who)),
+            (what::COMMAND_START, Some("apply")) => {
+                Deed::Applies(pod.as_ref().map(|pod| *pod == entry.who))
+            }
             (what::COMMAND_END, Some("apply")) => Deed::Ended(entry.number("exit") == Some(0)),
             (what::RESOURCE, _) => Deed::Changed,
             _ => continue,
@@ -67,7 +94,10 @@ pub(super) fn truth(versions: &Versions, history: &History) -> Vec<(&'static str
         }
     }
     let status = last.status();
-    let changes = status.failure.as_ref().map_or(Changed::Unknown, |failure| failure.changes);
+    let changes = status
+        .failure
+        .as_ref()
+        .map_or(Changed::Unknown, |failure| failure.changes);
     let truth = |result| trace::truth(result, changes, claim.is_some(), &deeds);
     found.extend(status.result.and_then(truth));
     found

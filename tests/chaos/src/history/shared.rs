@@ -25,7 +25,10 @@ struct Span {
 }
 
 fn state(versions: &Versions) -> Option<State> {
-    let mut plans = versions.iter().rev().filter_map(|version| version.status().plan.as_ref());
+    let mut plans = versions
+        .iter()
+        .rev()
+        .filter_map(|version| version.status().plan.as_ref());
     let key = plans.find_map(|plan| plan.state_key.clone())?;
     Some((versions.last()?.run.namespace().unwrap_or_default(), key))
 }
@@ -34,15 +37,28 @@ fn state(versions: &Versions) -> Option<State> {
 fn applies(history: &History) -> Vec<(State, Span)> {
     let mut found = Vec::new();
     for versions in history.runs.values() {
-        let (Some(state), Some(last)) = (state(versions), versions.last()) else { continue };
+        let (Some(state), Some(last)) = (state(versions), versions.last()) else {
+            continue;
+        };
         let of_apply = |entry: &Entry| entry.text("command") == Some("apply");
         let is_begin = |entry: &&Entry| of_apply(entry) && entry.what == what::COMMAND_START;
         for begin in entries(history, versions).into_iter().filter(is_begin) {
             let own = |entry: &Entry| entry.who == begin.who && of_apply(entry);
-            let places = history.ledger.iter().zip(0..).filter(|(entry, _)| own(entry));
+            let places = history
+                .ledger
+                .iter()
+                .zip(0..)
+                .filter(|(entry, _)| own(entry));
             let places: Vec<u64> = places.map(|(_, place)| place).collect();
             if let (Some(&from), Some(&to)) = (places.first(), places.last()) {
-                found.push((state.clone(), Span { of: last.of(), from, to }));
+                found.push((
+                    state.clone(),
+                    Span {
+                        of: last.of(),
+                        from,
+                        to,
+                    },
+                ));
             }
         }
     }
@@ -55,7 +71,11 @@ fn leases(history: &History) -> Vec<(State, Span)> {
     for versions in history.runs.values() {
         let mut before = None;
         for version in versions {
-            let key = version.status().lease.as_ref().map(|lease| lease.state_key.clone());
+            let key = version
+                .status()
+                .lease
+                .as_ref()
+                .map(|lease| lease.state_key.clone());
             let is_whole = |before| history.missing(before, version) == Missing::Nothing;
             let whole = before.is_some_and(|(before, had)| had == key && is_whole(before));
             before = Some((version, key.clone()));
@@ -64,7 +84,11 @@ fn leases(history: &History) -> Vec<(State, Span)> {
                 span.to = version.revision;
             } else {
                 let (from, to) = (version.revision, version.revision);
-                let span = Span { of: version.of(), from, to };
+                let span = Span {
+                    of: version.of(),
+                    from,
+                    to,
+                };
                 found.push(((version.run.namespace().unwrap_or_default(), key), span));
             }
         }
@@ -75,11 +99,17 @@ fn leases(history: &History) -> Vec<(State, Span)> {
 /// Two runs at once on a state: overlapping applies, and overlapping leases.
 pub(super) fn overlaps(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
-    for (what, mut spans) in [("applied a plan", applies(history)), ("had the lease", leases(history))] {
+    for (what, mut spans) in [
+        ("applied a plan", applies(history)),
+        ("had the lease", leases(history)),
+    ] {
         spans.sort_by(|(one, a), (other, b)| (one, a.from, a.to).cmp(&(other, b.from, b.to)));
         for ((one, a), (other, b)) in spans.iter().zip(spans.iter().skip(1)) {
             if one == other && b.from < a.to && a.of != b.of {
-                let text = format!("{} {what} on the state {} before {} had ended", b.of, one.1, a.of);
+                let text = format!(
+                    "{} {what} on the state {} before {} had ended",
+                    b.of, one.1, a.of
+                );
                 found.push(Violation::new("S29", &b.of, text));
             }
         }
@@ -103,26 +133,38 @@ impl History {
 
 /// Objects that a run created and that are neither in a state nor in its journal. Excludes those of the last moment before a kill.
 pub(super) fn forgotten(versions: &Versions, history: &History) -> Vec<String> {
-    let Some(last) = versions.last() else { return Vec::new() };
+    let Some(last) = versions.last() else {
+        return Vec::new();
+    };
     let status = last.status();
     // Without a readable journal there is nothing to check.
-    let Some(journal) = history.journals.get(&last.of()) else { return Vec::new() };
-    let lines = journal.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let Some(journal) = history.journals.get(&last.of()) else {
+        return Vec::new();
+    };
+    let lines = journal
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
     let lines: Vec<Line> = lines.collect();
     let is_known = |id: &str| {
         let named = |line: &Line| matches!(line, Line::Complete(operation) if operation.id.as_deref() == Some(id));
-        let deleted = |entry: &Entry| entry.text("action") == Some("delete") && entry.text("id") == Some(id);
+        let deleted =
+            |entry: &Entry| entry.text("action") == Some("delete") && entry.text("id") == Some(id);
         history.states.contains(id) || history.ledger.iter().any(deleted) || lines.iter().any(named)
     };
     let is_begun = |address: &str| {
-        let begun = |line: &Line| matches!(line, Line::Start(operation) if operation.address == address);
+        let begun =
+            |line: &Line| matches!(line, Line::Start(operation) if operation.address == address);
         lines.iter().any(begun)
     };
     let at = |entry: &Entry| entry.at.parse::<Timestamp>().unwrap_or_default();
     let killed = status.result == Some(RunResult::Indeterminate);
-    let told = status.history.iter().any(|line| line.contains("not with the datastore"));
+    let told = status
+        .history
+        .iter()
+        .any(|line| line.contains("not with the datastore"));
     let own = entries(history, versions);
-    let is_made = |entry: &&&Entry| entry.what == what::RESOURCE && entry.text("action") != Some("delete");
+    let is_made =
+        |entry: &&&Entry| entry.what == what::RESOURCE && entry.text("action") != Some("delete");
     let made: Vec<_> = own.iter().filter(is_made).collect();
     let is_lost = |entry: &&&&Entry| {
         let (id, address) = (entry.text("id").unwrap_or_default(), entry.text("address"));
@@ -131,12 +173,14 @@ pub(super) fn forgotten(versions: &Versions, history: &History) -> Vec<String> {
         let of_process = own.iter().filter(|other| other.who == entry.who);
         let end = of_process.map(|other| at(other)).max().unwrap_or_default();
         let lately = at(entry) + LAST_MOMENT >= end;
-        let is_near = |outage: &Timestamp| *outage + AWAY >= at(entry) && *outage <= end + LAST_MOMENT;
+        let is_near =
+            |outage: &Timestamp| *outage + AWAY >= at(entry) && *outage <= end + LAST_MOMENT;
         let excused = killed && (lately || history.outages.iter().any(is_near));
         let known = is_known(id) || is_last && is_begun(address.unwrap_or_default());
         !(known || excused || told)
     };
     let lost = made.iter().filter(is_lost);
     let result = status.result;
-    lost.map(|entry| format!("{entry:?} is in no state and in no journal; the run says {result:?}")).collect()
+    lost.map(|entry| format!("{entry:?} is in no state and in no journal; the run says {result:?}"))
+        .collect()
 }

@@ -22,7 +22,11 @@ fn pod(attempt: u32) -> String {
 }
 
 fn writer(pod: &str, pod_uid: &str) -> Writer {
-    Writer { user: "system:serviceaccount:n:x".into(), pod: pod.into(), pod_uid: pod_uid.into() }
+    Writer {
+        user: "system:serviceaccount:n:x".into(),
+        pod: pod.into(),
+        pod_uid: pod_uid.into(),
+    }
 }
 
 fn lease() -> Value {
@@ -37,7 +41,11 @@ fn applied() -> Case {
     let mut run = json!({"metadata": {"name": "a", "namespace": "n", "uid": "uid"},
         "spec": {"source": {"inline": {"files": {"main.tf": ""}}}}});
     let attempt = json!({"number": 1, "podName": pod(1), "open": true, "tries": 1});
-    let plan = PlanStatus { checksum: SUM.into(), attempt: 1, ..PlanStatus::default() };
+    let plan = PlanStatus {
+        checksum: SUM.into(),
+        attempt: 1,
+        ..PlanStatus::default()
+    };
     let claim = json!({"checksum": SUM, "attempt": 1, "podUID": "p1", "nonce": "n1", "at": at(6)});
     let patches = [
         json!({"phase": "Pending", "message": "m", "attempt": attempt}),
@@ -62,7 +70,11 @@ fn applied() -> Case {
             revision: 10 + u64::from(second.unsigned_abs()),
             base: None,
             at: at(second.into()),
-            by: if is_controller { writer("", "") } else { writer(&pod(1), "p1") },
+            by: if is_controller {
+                writer("", "")
+            } else {
+                writer(&pod(1), "p1")
+            },
             of_status: true,
             run: serde_json::from_value(run.clone()).unwrap(),
             status_bytes: 100,
@@ -78,9 +90,18 @@ fn applied() -> Case {
         entry(what::RESOURCE, resource),
         entry(what::COMMAND_END, end),
     ];
-    let pods = vec![(at(0) + SignedDuration::from_millis(500), format!("n/{}", pod(1)))];
+    let pods = vec![(
+        at(0) + SignedDuration::from_millis(500),
+        format!("n/{}", pod(1)),
+    )];
     let runs = [("uid".to_owned(), versions)].into();
-    Case(History { runs, pods, ledger, namespaces: vec!["n".into()], ..History::default() })
+    Case(History {
+        runs,
+        pods,
+        ledger,
+        namespaces: vec!["n".into()],
+        ..History::default()
+    })
 }
 
 fn patched(run: &mut TerraformRun, patch: &Value) {
@@ -101,7 +122,9 @@ impl Case {
 
     /// Merges a patch into the status of a version and of all that follow.
     fn from(mut self, version: usize, patch: &Value) -> Self {
-        self.versions()[version..].iter_mut().for_each(|version| patched(&mut version.run, patch));
+        self.versions()[version..]
+            .iter_mut()
+            .for_each(|version| patched(&mut version.run, patch));
         self
     }
 
@@ -117,7 +140,10 @@ impl Case {
 
     fn annotated(mut self, versions: std::ops::Range<usize>, key: &str, value: &str) -> Self {
         for version in &mut self.versions()[versions] {
-            version.run.annotations_mut().insert(key.into(), value.into());
+            version
+                .run
+                .annotations_mut()
+                .insert(key.into(), value.into());
         }
         self
     }
@@ -146,7 +172,10 @@ impl Case {
 
     /// The violated invariants.
     fn found(&self) -> String {
-        let mut found: Vec<_> = check(&self.0, Some(at(100))).into_iter().map(|violation| violation.invariant).collect();
+        let mut found: Vec<_> = check(&self.0, Some(at(100)))
+            .into_iter()
+            .map(|violation| violation.invariant)
+            .collect();
         found.dedup();
         found.join(" ")
     }
@@ -177,13 +206,27 @@ fn status_change_violates_its_rule() {
         (7, lies, "S28"),
     ];
     for (version, patch, expected) in rows {
-        assert_eq!(applied().from(version, &patch).found(), expected, "{version} {patch}");
+        assert_eq!(
+            applied().from(version, &patch).found(),
+            expected,
+            "{version} {patch}"
+        );
     }
     let failed = applied().from(7, &failed("Failed", "Some"));
     assert_eq!(failed.from(7, &without_reason).found(), "L1");
     let all = 0..9;
-    assert_eq!(applied().annotated(all.clone(), names::CANCEL, "why").found(), "S10");
-    assert_eq!(applied().annotated(all, names::APPROVE, "sha256:0000").found(), "S2");
+    assert_eq!(
+        applied()
+            .annotated(all.clone(), names::CANCEL, "why")
+            .found(),
+        "S10"
+    );
+    assert_eq!(
+        applied()
+            .annotated(all, names::APPROVE, "sha256:0000")
+            .found(),
+        "S2"
+    );
     // The agent may neither close nor reopen the attempt.
     let closed = json!({"attempt": {"open": false}});
     assert_eq!(applied().only(2, &closed).found(), "S7 S6 S7");
@@ -213,9 +256,18 @@ fn attempts_follow_each_other_unless_the_log_has_a_gap() {
         (applied().attempt(2).lost(2, "n/a").base(3, 12), true),
         (applied().attempt(2).lost(2, "n/a").base(3, 99), false),
     ] {
-        assert_eq!(case.found().contains("S9"), found, "{:?} {:?}", case.0.gaps, case.0.lost);
+        assert_eq!(
+            case.found().contains("S9"),
+            found,
+            "{:?} {:?}",
+            case.0.gaps,
+            case.0.lost
+        );
     }
-    assert!(applied().attempt(2).found().starts_with("S9") && applied().attempt(3).found().starts_with("S9"));
+    assert!(
+        applied().attempt(2).found().starts_with("S9")
+            && applied().attempt(3).found().starts_with("S9")
+    );
     assert_eq!(applied().base(3, 99).found(), "log");
     assert_eq!(applied().base(3, 12).found(), "");
 }
@@ -240,13 +292,18 @@ fn replaced_attempt_writes_nothing() {
         let case = applied().from(3, &json!({"attempt": attempt, "adopted": adopted}));
         let mut case = case.only(2, &json!({"attempt": {"open": false}}));
         case.versions().truncate(5);
-        case.versions()[3..].iter_mut().for_each(|version| version.by = writer(&pod(2), "p2"));
+        case.versions()[3..]
+            .iter_mut()
+            .for_each(|version| version.by = writer(&pod(2), "p2"));
         case.with(|history| history.ledger.clear())
     };
     let repeats = |mut case: Case, second: i64, by: Writer| {
         let mut last = case.versions()[4].clone();
         (last.revision, last.at, last.by) = (10 + second.unsigned_abs(), at(second), by);
-        patched(&mut last.run, &json!({"message": if second == 5 { "late" } else { "m" }}));
+        patched(
+            &mut last.run,
+            &json!({"message": if second == 5 { "late" } else { "m" }}),
+        );
         case.versions().push(last);
         case
     };
@@ -258,7 +315,8 @@ fn replaced_attempt_writes_nothing() {
         assert!(case.found().contains("S6"));
     }
     // A pod with the attempt's name but another UID did not adopt it.
-    let other = applied().with(|history| history.runs.get_mut("uid").unwrap()[4].by.pod_uid = "p9".into());
+    let other =
+        applied().with(|history| history.runs.get_mut("uid").unwrap()[4].by.pod_uid = "p9".into());
     assert_eq!(other.found(), "S6");
 }
 
@@ -273,7 +331,12 @@ fn run_without_an_end_is_found() {
     // If the log lacks the last version, the final status read live is used. A result that this status lacks is a violation.
     let mut whole = applied();
     let ended = whole.versions()[8].run.status.clone().unwrap();
-    assert_eq!(cut(7).with(|history| history.last = [("uid".into(), ended)].into()).found(), "");
+    assert_eq!(
+        cut(7)
+            .with(|history| history.last = [("uid".into(), ended)].into())
+            .found(),
+        ""
+    );
     let none = [("uid".to_owned(), crds::TerraformRunStatus::default())].into();
     assert_eq!(applied().with(|history| history.last = none).found(), "L1");
 }
@@ -282,7 +345,10 @@ fn run_without_an_end_is_found() {
 fn sizes_secrets_pods_and_the_ledger_are_judged() {
     type Change = fn(&mut History);
     let rows: [(Change, &str); 7] = [
-        (|h| h.runs.get_mut("uid").unwrap()[3].status_bytes = 17 << 10, "S16"),
+        (
+            |h| h.runs.get_mut("uid").unwrap()[3].status_bytes = 17 << 10,
+            "S16",
+        ),
         (|h| h.leaks.push("x".into()), "S15"),
         (|h| h.pods.push(h.pods[0].clone()), "S9"),
         (|h| h.ledger.insert(0, h.ledger[0].clone()), "S1"),
@@ -310,12 +376,15 @@ fn the_log_is_read_with_the_version_each_write_requires() {
     let test = |path: &str| json!({"op": "test", "path": path, "value": "12"});
     let add = json!({"op": "add", "path": "/metadata/resourceVersion", "value": "13"});
     let mut annotated = event("17", 200, json!({"metadata": {"resourceVersion": "16"}}));
-    annotated["responseObject"] =
-        json!({"kind": "PartialObjectMetadata", "metadata": annotated["responseObject"]["metadata"].clone()});
+    annotated["responseObject"] = json!({"kind": "PartialObjectMetadata", "metadata": annotated["responseObject"]["metadata"].clone()});
     let events = [
         annotated,
         event("12", 200, json!({"status": {}})),
-        event("13", 200, json!([test("/metadata/uid"), test("/metadata/resourceVersion")])),
+        event(
+            "13",
+            200,
+            json!([test("/metadata/uid"), test("/metadata/resourceVersion")]),
+        ),
         event("14", 200, json!([test("/metadata/uid"), add])),
         event("0", 504, json!({"metadata": {"resourceVersion": "14"}})),
         event("16", 200, json!({"metadata": {"resourceVersion": "15"}})),
@@ -325,22 +394,54 @@ fn the_log_is_read_with_the_version_each_write_requires() {
         writeln!(file, "{event}").unwrap();
     }
     let mut history = super::read(file.path(), 0, &["n".into()], "").unwrap();
-    let seen: Vec<_> = history.runs["uid"].iter().map(|version| (version.revision, version.base)).collect();
-    assert_eq!(seen, [(12, None), (13, Some(12)), (14, None), (16, Some(15)), (17, Some(16))]);
+    let seen: Vec<_> = history.runs["uid"]
+        .iter()
+        .map(|version| (version.revision, version.base))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (12, None),
+            (13, Some(12)),
+            (14, None),
+            (16, Some(15)),
+            (17, Some(16))
+        ]
+    );
     // A response with only metadata leaves the rest as before.
-    let status = |n: usize| history.runs["uid"][n].run.status.as_ref().and_then(|status| status.message.clone());
+    let status = |n: usize| {
+        history.runs["uid"][n]
+            .run
+            .status
+            .as_ref()
+            .and_then(|status| status.message.clone())
+    };
     assert_eq!((status(4), status(3)), (Some("m".into()), Some("m".into())));
     assert_eq!(history.lost, [(at(0), at(1), "n/a".to_owned())]);
     assert_eq!(history.holes(), 1);
     let text = evidence(&history, "n/a");
-    assert!(text.contains("2026-11-21T10:00:01Z 16 status") && text.contains("the one before it is missing"), "{text}");
-    assert!(text.contains("a write was answered with an error of the server"), "{text}");
+    assert!(
+        text.contains("2026-11-21T10:00:01Z 16 status")
+            && text.contains("the one before it is missing"),
+        "{text}"
+    );
+    assert!(
+        text.contains("a write was answered with an error of the server"),
+        "{text}"
+    );
     assert_eq!(evidence(&history, "n/b"), "");
     // Its own pods, and not those of a run whose name has it as prefix.
     let other = names::attempt_name("a-1", "uid", 1);
-    history.pods = vec![(at(0), format!("n/{}", pod(2))), (at(0), format!("n/{other}"))];
+    history.pods = vec![
+        (at(0), format!("n/{}", pod(2))),
+        (at(0), format!("n/{other}")),
+    ];
     let text = evidence(&history, "n/a");
-    assert!(text.contains(&format!("pod n/{} created", pod(2))) && text.matches(" created").count() == 1, "{text}");
+    assert!(
+        text.contains(&format!("pod n/{} created", pod(2)))
+            && text.matches(" created").count() == 1,
+        "{text}"
+    );
 }
 
 #[test]
@@ -349,7 +450,8 @@ fn each_field_has_its_writer() {
     assert_eq!(applied().from(6, &lease()).found(), "S7");
     let message = json!({"message": "x"});
     assert_eq!(applied().only(5, &message).found(), "S7");
-    let steps = json!({"steps": [{"name": "plan", "attempt": 1, "startedAt": "2026-11-21T10:00:00Z"}]});
+    let steps =
+        json!({"steps": [{"name": "plan", "attempt": 1, "startedAt": "2026-11-21T10:00:00Z"}]});
     assert_eq!(applied().from(8, &steps).found(), "S7");
     // The controller closes an attempt and writes the message.
     assert_eq!(applied().from(5, &lease()).only(8, &message).found(), "");
@@ -366,7 +468,8 @@ fn both() -> Case {
     for version in &mut second {
         version.revision += 100;
         version.by.pod = pod(&version.by.pod);
-        (version.run.metadata.name, version.run.metadata.uid) = (Some("b".into()), Some("uid2".into()));
+        (version.run.metadata.name, version.run.metadata.uid) =
+            (Some("b".into()), Some("uid2".into()));
     }
     case.with(|history| {
         history.runs.insert("uid2".into(), second);
@@ -388,23 +491,41 @@ fn two_applies_of_one_state_at_once_are_found() {
     assert_eq!(both().found(), "");
     assert_eq!(both().0.competition(), (1, 2, 2));
     let overlaps = || both().with(|history| history.ledger.swap(3, 4));
-    assert_eq!(overlaps().found(), "S29", "one begins before the other has ended");
+    assert_eq!(
+        overlaps().found(),
+        "S29",
+        "one begins before the other has ended"
+    );
     let elsewhere = overlaps().with(|history| {
         for version in &mut history.runs.get_mut("uid2").unwrap()[4..] {
             patched(&mut version.run, &json!({"plan": {"stateKey": "other"}}));
             let status = version.run.status.as_mut().unwrap();
-            status.lease.iter_mut().for_each(|lease| lease.state_key = "other".into());
+            status
+                .lease
+                .iter_mut()
+                .for_each(|lease| lease.state_key = "other".into());
         }
     });
     assert_eq!(elsewhere.found(), "");
     // By their statuses: the second run has the lease from its fifth version on, the first until its seventh.
     let late = || {
         let earlier = |version: &mut Version| version.revision -= 99;
-        both().with(|history| history.runs.get_mut("uid2").unwrap().iter_mut().for_each(earlier))
+        both().with(|history| {
+            history
+                .runs
+                .get_mut("uid2")
+                .unwrap()
+                .iter_mut()
+                .for_each(earlier)
+        })
     };
     assert_eq!(late().found(), "S29");
     let gaps = late().with(|history| history.gaps.extend((0..9).map(at)));
-    assert_eq!(gaps.found(), "", "the run may have returned the lease and taken it again");
+    assert_eq!(
+        gaps.found(),
+        "",
+        "the run may have returned the lease and taken it again"
+    );
 }
 
 #[test]
@@ -413,15 +534,34 @@ fn object_in_no_state_and_no_journal_is_found() {
         let case = applied().from(7, &failed(result, "Unknown"));
         case.with(|history| {
             history.ledger.pop();
-            history.ledger[2].detail.insert("address".into(), "a.b".into());
+            history.ledger[2]
+                .detail
+                .insert("address".into(), "a.b".into());
             history.journals.insert("n/a".into(), String::new());
         })
     };
     assert_eq!(made("Failed").found(), "S34");
-    assert_eq!(made("Failed").with(|history| history.journals.clear()).found(), "", "it was not readable");
-    assert_eq!(made("Failed").with(|history| history.states = r#"{"id":"1"}"#.into()).found(), "");
-    for (event, id, found) in [("complete", "1", false), ("complete", "2", true), ("start", "", false)] {
-        let line = json!({"event": event, "action": "create", "address": "a.b", "type": "a", "id": id}).to_string();
+    assert_eq!(
+        made("Failed")
+            .with(|history| history.journals.clear())
+            .found(),
+        "",
+        "it was not readable"
+    );
+    assert_eq!(
+        made("Failed")
+            .with(|history| history.states = r#"{"id":"1"}"#.into())
+            .found(),
+        ""
+    );
+    for (event, id, found) in [
+        ("complete", "1", false),
+        ("complete", "2", true),
+        ("start", "", false),
+    ] {
+        let line =
+            json!({"event": event, "action": "create", "address": "a.b", "type": "a", "id": id})
+                .to_string();
         let case = made("Failed").with(|history| _ = history.journals.insert("n/a".into(), line));
         assert_eq!(case.found().contains("S34"), found, "{event} {id}");
     }
@@ -430,7 +570,10 @@ fn object_in_no_state_and_no_journal_is_found() {
     // Of a killed process only the last moment is excepted: its last action is in this second, and its object in a state.
     let killed = |seconds: i64, outage: Option<i64>| {
         let case = made("Indeterminate").with(|history| {
-            history.ledger.iter_mut().for_each(|entry| entry.at = at(0).to_string());
+            history
+                .ledger
+                .iter_mut()
+                .for_each(|entry| entry.at = at(0).to_string());
             let mut last = history.ledger[2].clone();
             last.at = at(seconds).to_string();
             last.detail.insert("id".into(), "9".into());
@@ -440,6 +583,11 @@ fn object_in_no_state_and_no_journal_is_found() {
         });
         case.found()
     };
-    let found = [killed(1, None), killed(5, None), killed(5, Some(3)), killed(5, Some(30))];
+    let found = [
+        killed(1, None),
+        killed(5, None),
+        killed(5, Some(3)),
+        killed(5, Some(30)),
+    ];
     assert_eq!(found, ["", "S34", "", "S34"]);
 }

@@ -39,7 +39,9 @@ enum Action {
 }
 
 fn value(text: &str) -> Result<(String, String), String> {
-    let (path, value) = text.split_once('=').ok_or("a value is written PATH=VALUE")?;
+    let (path, value) = text
+        .split_once('=')
+        .ok_or("a value is written PATH=VALUE")?;
     Ok((path.to_owned(), value.to_owned()))
 }
 
@@ -54,10 +56,19 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
         Action::Up { bare, values } => {
             let cluster = Cluster::up(name, Audit::Objects).await?;
             if !bare {
-                cluster.install(&values.into_iter().collect::<Values>()).await?;
+                cluster
+                    .install(&values.into_iter().collect::<Values>())
+                    .await?;
             }
-            let again = if name == "pawl" { String::new() } else { format!(" --name {name}") };
-            report::note("cluster", &format!("use it: eval \"$(cargo run --release -q --bin cluster -- env{again})\""));
+            let again = if name == "pawl" {
+                String::new()
+            } else {
+                format!(" --name {name}")
+            };
+            report::note(
+                "cluster",
+                &format!("use it: eval \"$(cargo run --release -q --bin cluster -- env{again})\""),
+            );
         }
         Action::Down => {
             Cluster::down_by_name(name)?;
@@ -72,7 +83,11 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
 
 async fn status(name: &str) -> Result<ExitCode> {
     let status = Cluster::status(name).await?;
-    println!("{name}: {}  {}", if status.ready { "up" } else { "not up" }, status.state.display());
+    println!(
+        "{name}: {}  {}",
+        if status.ready { "up" } else { "not up" },
+        status.state.display()
+    );
     for record in &status.running {
         println!("  {:24} process {}", record.name, record.pid);
     }
@@ -83,6 +98,10 @@ async fn status(name: &str) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let cluster = Cluster::attach(name).await?;
-    print!("{}{}", cluster.kubectl(&["get", "nodes"])?, cluster.kubectl(&["get", "pods", "-A"])?);
+    print!(
+        "{}{}",
+        cluster.kubectl(&["get", "nodes"])?,
+        cluster.kubectl(&["get", "pods", "-A"])?
+    );
     Ok(ExitCode::SUCCESS)
 }

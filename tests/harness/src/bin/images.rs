@@ -9,7 +9,10 @@ use harness::cluster::publish::{self, Options};
 use harness::cluster::report;
 
 #[derive(Parser)]
-#[command(name = "cargo images", about = "Builds the images of controller, runner and sources, and pushes them to a registry")]
+#[command(
+    name = "cargo images",
+    about = "Builds the images of controller, runner and sources, and pushes them to a registry"
+)]
 struct Arguments {
     /// Destination: REGISTRY/PATH, to which /controller, /runner-agent and /sources are added. Without it nothing is pushed
     #[arg(long, value_name = "REGISTRY/PATH")]
@@ -23,8 +26,20 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let Arguments { push, tag, insecure } = Arguments::parse();
-    report::exit("images", run(&Options { push, tag, insecure, credentials: publish::credentials() }))
+    let Arguments {
+        push,
+        tag,
+        insecure,
+    } = Arguments::parse();
+    report::exit(
+        "images",
+        run(&Options {
+            push,
+            tag,
+            insecure,
+            credentials: publish::credentials(),
+        }),
+    )
 }
 
 fn run(options: &Options) -> Result<()> {

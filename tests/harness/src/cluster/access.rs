@@ -32,7 +32,10 @@ impl Access {
 
     pub async fn client_for_token(&self, token: &str) -> Result<Client> {
         let mut config = self.config().await?;
-        config.auth_info = kube::config::AuthInfo { token: Some(token.to_owned().into()), ..Default::default() };
+        config.auth_info = kube::config::AuthInfo {
+            token: Some(token.to_owned().into()),
+            ..Default::default()
+        };
         make(config)
     }
 
@@ -48,8 +51,8 @@ impl Access {
     /// The administrator's configuration, for callers that need a client with other settings.
     pub async fn config(&self) -> Result<Config> {
         crypto();
-        let kubeconfig =
-            Kubeconfig::read_from(&self.kubeconfig).with_context(|| format!("cannot read {}", self.kubeconfig.display()))?;
+        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig)
+            .with_context(|| format!("cannot read {}", self.kubeconfig.display()))?;
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
             .context("the administrator's kubeconfig is not usable")
@@ -57,7 +60,8 @@ impl Access {
 
     /// Runs `kubectl` as administrator and returns its stdout.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
-        run(self.kubectl_command(args)).with_context(|| format!("`kubectl {}` failed", args.join(" ")))
+        run(self.kubectl_command(args))
+            .with_context(|| format!("`kubectl {}` failed", args.join(" ")))
     }
 
     /// `kubectl` as administrator, for callers that need stdin, the exit code or stderr.
@@ -69,32 +73,49 @@ impl Access {
 
     /// Whether the API server reports that it is ready.
     pub async fn is_ready(&self) -> bool {
-        let Ok(mut config) = self.config().await else { return false };
+        let Ok(mut config) = self.config().await else {
+            return false;
+        };
         config.connect_timeout = Some(Duration::from_secs(1));
         config.read_timeout = Some(Duration::from_secs(2));
-        let Ok(client) = make(config) else { return false };
+        let Ok(client) = make(config) else {
+            return false;
+        };
         ready(&client).await
     }
 
     /// Waits until the API server is ready. Fails with the end of the log if a process exits.
     pub(super) async fn wait_ready(&self, processes: &Processes, started: &[Record]) -> Result<()> {
         let client = self.client().await?;
-        let what = format!("kube-apiserver is ready; see {}", processes.log("kube-apiserver").display());
+        let what = format!(
+            "kube-apiserver is ready; see {}",
+            processes.log("kube-apiserver").display()
+        );
         wait::until(what, Duration::from_secs(30), async || {
             let ready = ready(&client).await;
-            started.iter().filter(|_| !ready).try_for_each(|record| processes.check(record))?;
+            started
+                .iter()
+                .filter(|_| !ready)
+                .try_for_each(|record| processes.check(record))?;
             Ok(ready)
         })
         .await
     }
 
     pub(super) fn new(state: &Path, server: String, audit_log: PathBuf, kubectl: &Path) -> Self {
-        Self { kubeconfig: state.join("kubeconfig"), server, audit_log, kubectl: kubectl.to_owned() }
+        Self {
+            kubeconfig: state.join("kubeconfig"),
+            server,
+            audit_log,
+            kubectl: kubectl.to_owned(),
+        }
     }
 }
 
 async fn ready(client: &Client) -> bool {
-    let Ok(request) = axum::http::Request::get("/readyz").body(Vec::new()) else { return false };
+    let Ok(request) = axum::http::Request::get("/readyz").body(Vec::new()) else {
+        return false;
+    };
     client.request_text(request).await.is_ok()
 }
 

@@ -25,7 +25,8 @@ impl Cluster {
     /// Builds Pawl from this checkout, imports its images and installs the chart. Unchanged parts are cached. The runner's image contains
     /// the test tools.
     pub async fn install(&self, values: &Values) -> Result<()> {
-        self.install_images(&PawlImages::build(IN_PODS, Profile::Same)?, values).await
+        self.install_images(&PawlImages::build(IN_PODS, Profile::Same)?, values)
+            .await
     }
 
     /// Imports the given images and installs the chart.
@@ -34,10 +35,18 @@ impl Cluster {
     }
 
     /// Like [`Self::install_images`], with the chart of another checkout.
-    pub async fn install_images_of(&self, checkout: &Path, images: &PawlImages, values: &Values) -> Result<()> {
+    pub async fn install_images_of(
+        &self,
+        checkout: &Path,
+        images: &PawlImages,
+        values: &Values,
+    ) -> Result<()> {
         self.import(&images.runner)?;
         self.import(&images.controller)?;
-        images.sources.iter().try_for_each(|image| self.import(image))?;
+        images
+            .sources
+            .iter()
+            .try_for_each(|image| self.import(image))?;
         let mut all = images.values();
         all.extend(values.clone());
         self.install_chart(checkout, &all).await
@@ -57,15 +66,24 @@ impl Cluster {
         let step = report::step("pawl", "installing the chart");
         self.make_datastore_volume()?;
         let mut command = self.helm(&["upgrade", "--install", "pawl"])?;
-        command.arg(format!("--set=datastore.persistence.existingClaim={}", datastore::CLAIM));
-        command.arg(checkout.join("charts/pawl")).args(["-n", NAMESPACE, "--create-namespace"]);
+        command.arg(format!(
+            "--set=datastore.persistence.existingClaim={}",
+            datastore::CLAIM
+        ));
+        command
+            .arg(checkout.join("charts/pawl"))
+            .args(["-n", NAMESPACE, "--create-namespace"]);
         for (path, value) in values {
             if value.starts_with(['{', '[']) {
                 command.arg(format!("--set-json={path}={value}"));
                 continue;
             }
             // The schema requires numbers for these values.
-            let flag = if path.ends_with("replicas") { "--set" } else { "--set-string" };
+            let flag = if path.ends_with("replicas") {
+                "--set"
+            } else {
+                "--set-string"
+            };
             command.arg(format!("{flag}={path}={}", value.replace(',', "\\,")));
         }
         run(&mut command).context("helm cannot install the chart")?;
@@ -78,7 +96,11 @@ impl Cluster {
     pub fn helm(&self, args: &[&str]) -> Result<Command> {
         let mut command = Command::new(self.tools().path("helm")?);
         // Helm's cache, config and data stay in the cluster's directory.
-        for (variable, directory) in [("HELM_CACHE_HOME", "cache"), ("HELM_CONFIG_HOME", "config"), ("HELM_DATA_HOME", "data")] {
+        for (variable, directory) in [
+            ("HELM_CACHE_HOME", "cache"),
+            ("HELM_CONFIG_HOME", "config"),
+            ("HELM_DATA_HOME", "data"),
+        ] {
             command.env(variable, self.state().join("helm").join(directory));
         }
         command.env("KUBECONFIG", &self.kubeconfig).args(args);
@@ -89,20 +111,39 @@ impl Cluster {
     async fn wait_rolled_out(&self) -> Result<()> {
         let deployments: Api<Deployment> = Api::namespaced(self.client().await?, NAMESPACE);
         let look = async || {
-            let all = deployments.list(&ListParams::default()).await.context("cannot read Pawl's Deployments")?;
+            let all = deployments
+                .list(&ListParams::default())
+                .await
+                .context("cannot read Pawl's Deployments")?;
             Ok(!all.items.is_empty() && all.items.iter().all(is_rolled_out))
         };
-        wait::until("Pawl is ready", Duration::from_secs(180), look).await.with_context(|| {
-            let seen = self.kubectl(&["-n", NAMESPACE, "get", "pods,events"]).unwrap_or_default();
-            let log = |name: &str| self.kubectl(&["-n", NAMESPACE, "logs", name, "--tail=10"]).unwrap_or_default();
-            [seen, log("deployment/pawl-controller"), log("deployment/pawl-datastore")].join("\n")
-        })
+        wait::until("Pawl is ready", Duration::from_secs(180), look)
+            .await
+            .with_context(|| {
+                let seen = self
+                    .kubectl(&["-n", NAMESPACE, "get", "pods,events"])
+                    .unwrap_or_default();
+                let log = |name: &str| {
+                    self.kubectl(&["-n", NAMESPACE, "logs", name, "--tail=10"])
+                        .unwrap_or_default()
+                };
+                [
+                    seen,
+                    log("deployment/pawl-controller"),
+                    log("deployment/pawl-datastore"),
+                ]
+                .join("\n")
+            })
     }
 }
 
 /// Whether all replicas are available and of the newest generation.
 pub fn is_rolled_out(deployment: &Deployment) -> bool {
-    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let wanted = deployment
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.replicas)
+        .unwrap_or(1);
     deployment.status.as_ref().is_some_and(|status| {
         status.observed_generation == deployment.metadata.generation
             && status.updated_replicas.unwrap_or(0) == wanted
@@ -147,14 +188,27 @@ impl PawlImages {
     /// The chart's values for these images.
     pub fn values(&self) -> Values {
         // Test clusters have no network outside this machine. A test with a mirror overrides this.
-        let mut values = Values::from([("runner.tools".to_owned(), r#"{"offline":true}"#.to_owned())]);
+        let mut values =
+            Values::from([("runner.tools".to_owned(), r#"{"offline":true}"#.to_owned())]);
         // The kubelets of tests do not measure disk usage.
         values.insert("runner.ephemeralStorage".to_owned(), String::new());
         let sources = self.sources.iter().map(|image| ("sources.image", image));
-        for (place, image) in [("controller.image", &self.controller), ("runner.image", &self.runner)].into_iter().chain(sources)
+        for (place, image) in [
+            ("controller.image", &self.controller),
+            ("runner.image", &self.runner),
+        ]
+        .into_iter()
+        .chain(sources)
         {
-            let (repository, tag) = image.name.rsplit_once(':').unwrap_or((&image.name, "latest"));
-            for (key, value) in [("repository", repository), ("tag", tag), ("pullPolicy", "Never")] {
+            let (repository, tag) = image
+                .name
+                .rsplit_once(':')
+                .unwrap_or((&image.name, "latest"));
+            for (key, value) in [
+                ("repository", repository),
+                ("tag", tag),
+                ("pullPolicy", "Never"),
+            ] {
                 values.insert(format!("{place}.{key}"), value.to_owned());
             }
         }

@@ -79,7 +79,12 @@ impl ControlPlane {
         let state = claim_directory()?;
         let processes = Processes::new(&state, None);
         let free = free_ports(4)?;
-        let ports = Ports { etcd: free[0], peers: free[1], apiserver: free[2], controllers: free[3] };
+        let ports = Ports {
+            etcd: free[0],
+            peers: free[1],
+            apiserver: free[2],
+            controllers: free[3],
+        };
         let place = Place {
             state: &state,
             address: Ipv4Addr::LOCALHOST,
@@ -93,9 +98,18 @@ impl ControlPlane {
         let pki = Pki::create(&state.join("pki"))?;
         let access = place.access(&tools)?;
         // From here on, drop ends the processes on an early return.
-        let plane = Self { access, state: state.clone(), processes };
+        let plane = Self {
+            access,
+            state: state.clone(),
+            processes,
+        };
         // The `kubernetes` service cannot forward to a loopback address.
-        let started = place.start(&tools, &pki, &plane.processes, &[flags, &["--endpoint-reconciler-type=none"]].concat())?;
+        let started = place.start(
+            &tools,
+            &pki,
+            &plane.processes,
+            &[flags, &["--endpoint-reconciler-type=none"]].concat(),
+        )?;
         plane.access.wait_ready(&plane.processes, &started).await?;
         Ok(plane)
     }
@@ -118,7 +132,10 @@ impl Deref for ControlPlane {
 impl Drop for ControlPlane {
     fn drop(&mut self) {
         if let Err(error) = end(&self.processes).and_then(|()| cache::remove(&self.state)) {
-            eprintln!("a control plane was left behind in {}: {error:#}", self.state.display());
+            eprintln!(
+                "a control plane was left behind in {}: {error:#}",
+                self.state.display()
+            );
         }
     }
 }
@@ -143,9 +160,16 @@ fn claim_directory() -> Result<PathBuf> {
             cache::remove(&path)?;
         }
     }
-    let state = root.join(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    let state = root.join(format!(
+        "{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    ));
     cache::remove(&state)?;
-    cache::write(&state.join("owner.json"), serde_json::to_vec(&processes::this_process()?)?)?;
+    cache::write(
+        &state.join("owner.json"),
+        serde_json::to_vec(&processes::this_process()?)?,
+    )?;
     Ok(state)
 }
 
@@ -159,9 +183,14 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     // Begin at random, so that a second test process gets other ports.
     let begin = rand::random_range(FIRST_PORT..below);
     let candidates = (begin..below).chain(FIRST_PORT..begin);
-    let free = |port: &u16| !given.contains(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let free = |port: &u16| {
+        !given.contains(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()
+    };
     let ports: Vec<u16> = candidates.filter(free).take(count).collect();
-    ensure!(ports.len() == count, "no free port on the loopback address from {FIRST_PORT} to {below}");
+    ensure!(
+        ports.len() == count,
+        "no free port on the loopback address from {FIRST_PORT} to {below}"
+    );
     given.extend(&ports);
     Ok(ports)
 }
@@ -209,7 +238,12 @@ impl Place<'_> {
     }
 
     pub(super) fn access(&self, tools: &Toolset) -> Result<Access> {
-        Ok(Access::new(self.state, self.server(), self.audit_log.clone(), tools.path("kubectl")?))
+        Ok(Access::new(
+            self.state,
+            self.server(),
+            self.audit_log.clone(),
+            tools.path("kubectl")?,
+        ))
     }
 
     /// Writes a kubeconfig for another component and returns its path.
@@ -220,18 +254,49 @@ impl Place<'_> {
 
     fn kubeconfig(&self, pki: &Pki, name: &str, pair: &Pair) -> Result<PathBuf> {
         let path = self.state.join(format!("pki/{name}.kubeconfig"));
-        write_private(&path, &pki::kubeconfig(&self.server(), &pki.authority(), pair))?;
+        write_private(
+            &path,
+            &pki::kubeconfig(&self.server(), &pki.authority(), pair),
+        )?;
         Ok(path)
     }
 
     /// Starts etcd and kube-apiserver, and writes the administrator's kubeconfig.
-    pub(super) fn start(&self, tools: &Toolset, pki: &Pki, processes: &Processes, more: &[&str]) -> Result<Vec<Record>> {
+    pub(super) fn start(
+        &self,
+        tools: &Toolset,
+        pki: &Pki,
+        processes: &Processes,
+        more: &[&str],
+    ) -> Result<Vec<Record>> {
         let (address, first) = (self.address.to_string(), self.first_service.to_string());
-        let hosts = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "127.0.0.1"];
-        let hosts: Vec<&str> = hosts.into_iter().chain([address.as_str(), first.as_str()]).collect();
-        pki.issue(Identity { file: "apiserver", user: "kube-apiserver", group: "system:masters", hosts: &hosts })?;
-        let admin = pki.issue(Identity { file: "admin", user: "admin", group: "system:masters", hosts: &[] })?;
-        write_private(&self.state.join("kubeconfig"), &pki::kubeconfig(&self.server(), &pki.authority(), &admin))?;
+        let hosts = [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "127.0.0.1",
+        ];
+        let hosts: Vec<&str> = hosts
+            .into_iter()
+            .chain([address.as_str(), first.as_str()])
+            .collect();
+        pki.issue(Identity {
+            file: "apiserver",
+            user: "kube-apiserver",
+            group: "system:masters",
+            hosts: &hosts,
+        })?;
+        let admin = pki.issue(Identity {
+            file: "admin",
+            user: "admin",
+            group: "system:masters",
+            hosts: &[],
+        })?;
+        write_private(
+            &self.state.join("kubeconfig"),
+            &pki::kubeconfig(&self.server(), &pki.authority(), &admin),
+        )?;
         let policy = self.state.join("audit-policy.yaml");
         cache::write(&policy, self.audit.policy())?;
         if let Some(parent) = self.audit_log.parent() {
@@ -275,13 +340,22 @@ impl Place<'_> {
             // No DNS server resolves the node's name.
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
             // The aggregation layer: the API server forwards requests to extension API servers on behalf of the user.
-            format!("--requestheader-client-ca-file={}", pki.path("front-proxy-ca.crt")),
+            format!(
+                "--requestheader-client-ca-file={}",
+                pki.path("front-proxy-ca.crt")
+            ),
             format!("--requestheader-allowed-names={}", pki::FRONT_PROXY),
             "--requestheader-username-headers=X-Remote-User".to_owned(),
             "--requestheader-group-headers=X-Remote-Group".to_owned(),
             "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-            format!("--proxy-client-cert-file={}", pki.path(&format!("{}.crt", pki::FRONT_PROXY))),
-            format!("--proxy-client-key-file={}", pki.path(&format!("{}.key", pki::FRONT_PROXY))),
+            format!(
+                "--proxy-client-cert-file={}",
+                pki.path(&format!("{}.crt", pki::FRONT_PROXY))
+            ),
+            format!(
+                "--proxy-client-key-file={}",
+                pki.path(&format!("{}.key", pki::FRONT_PROXY))
+            ),
             // Route directly to pods: this machine reaches them, but not always services.
             "--enable-aggregator-routing=true".to_owned(),
             format!("--audit-policy-file={}", policy.display()),
@@ -295,9 +369,22 @@ impl Place<'_> {
     }
 
     /// Starts kube-controller-manager.
-    pub(super) fn start_controllers(&self, tools: &Toolset, pki: &Pki, processes: &Processes) -> Result<Record> {
+    pub(super) fn start_controllers(
+        &self,
+        tools: &Toolset,
+        pki: &Pki,
+        processes: &Processes,
+    ) -> Result<Record> {
         let user = "system:kube-controller-manager";
-        let kubeconfig = self.identity(pki, Identity { file: "controllers", user, group: "pawl", hosts: &[] })?;
+        let kubeconfig = self.identity(
+            pki,
+            Identity {
+                file: "controllers",
+                user,
+                group: "pawl",
+                hosts: &[],
+            },
+        )?;
         let flags = [
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--authentication-kubeconfig={}", kubeconfig.display()),
@@ -310,7 +397,11 @@ impl Place<'_> {
             format!("--bind-address={}", self.bind),
             format!("--secure-port={}", self.ports.controllers),
         ];
-        processes.spawn("kube-controller-manager", tools.path("kube-controller-manager")?, &flags)
+        processes.spawn(
+            "kube-controller-manager",
+            tools.path("kube-controller-manager")?,
+            &flags,
+        )
     }
 }
 

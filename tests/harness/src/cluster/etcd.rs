@@ -16,8 +16,11 @@ impl Cluster {
     pub fn restore_object(&self, key: &str, revision: &str) -> Result<()> {
         let key = serde_json::to_value(ByteString(key.as_bytes().to_vec()))?;
         let read = self.etcd("range", &json!({"key": key, "revision": revision}))?;
-        let value = read["kvs"][0]["value"].as_str().with_context(|| format!("nothing at revision {revision}: {read}"))?;
-        self.etcd("put", &json!({"key": key, "value": value})).map(drop)
+        let value = read["kvs"][0]["value"]
+            .as_str()
+            .with_context(|| format!("nothing at revision {revision}: {read}"))?;
+        self.etcd("put", &json!({"key": key, "value": value}))
+            .map(drop)
     }
 
     /// Sends a request to etcd's JSON gateway, which listens only in the cluster's network. Bytes are base64 there.
@@ -35,11 +38,22 @@ impl Cluster {
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot enter the cluster's network")?;
-        child.stdin.take().context("no standard input")?.write_all(request.as_bytes())?;
+        child
+            .stdin
+            .take()
+            .context("no standard input")?
+            .write_all(request.as_bytes())?;
         let output = child.wait_with_output()?;
         let answer = String::from_utf8_lossy(&output.stdout).into_owned();
-        let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("no answer of etcd: {answer}"))?;
-        ensure!(head.lines().next().is_some_and(|line| line.contains(" 200 ")), "etcd refuses: {answer}");
+        let (head, body) = answer
+            .split_once("\r\n\r\n")
+            .with_context(|| format!("no answer of etcd: {answer}"))?;
+        ensure!(
+            head.lines()
+                .next()
+                .is_some_and(|line| line.contains(" 200 ")),
+            "etcd refuses: {answer}"
+        );
         serde_json::from_str(body).context("the answer of etcd is not JSON")
     }
 }

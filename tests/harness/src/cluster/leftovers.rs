@@ -22,7 +22,14 @@ pub fn clear(state: &Path) -> Result<()> {
     let network = Network::of(state);
     // Kubelet first: it would restart the others.
     processes.end("kubelet", Duration::from_secs(5))?;
-    for name in ["kube-proxy", "coredns", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"] {
+    for name in [
+        "kube-proxy",
+        "coredns",
+        "kube-scheduler",
+        "kube-controller-manager",
+        "kube-apiserver",
+        "etcd",
+    ] {
         processes.end(name, Duration::ZERO)?;
     }
     processes.end("containerd", Duration::from_secs(3))?;
@@ -57,7 +64,10 @@ pub fn create_cgroup(name: &str) -> Result<()> {
         }
         // cgroup v2: delegate all controllers of the root.
         if let Ok(controllers) = fs::read_to_string(path.join("cgroup.controllers")) {
-            let all: Vec<String> = controllers.split_whitespace().map(|name| format!("+{name}")).collect();
+            let all: Vec<String> = controllers
+                .split_whitespace()
+                .map(|name| format!("+{name}"))
+                .collect();
             // Kubelet reports missing controllers with a better message.
             let _ = fs::write(path.join("cgroup.subtree_control"), all.join(" "));
         }
@@ -70,8 +80,13 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
     if root.join("cgroup.controllers").exists() {
         return Ok(vec![root.to_owned()]);
     }
-    let entries = fs::read_dir(root).with_context(|| format!("cannot read {CGROUPS}; the cluster needs cgroups"))?;
-    Ok(entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect())
+    let entries = fs::read_dir(root)
+        .with_context(|| format!("cannot read {CGROUPS}; the cluster needs cgroups"))?;
+    Ok(entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect())
 }
 
 fn end_cgroup(name: &str) -> Result<()> {
@@ -83,7 +98,10 @@ fn end_cgroup(name: &str) -> Result<()> {
             let mut groups = Vec::new();
             collect(&top, &mut groups);
             for group in &groups {
-                for pid in fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
+                for pid in fs::read_to_string(group.join("cgroup.procs"))
+                    .unwrap_or_default()
+                    .lines()
+                {
                     if let Ok(pid) = pid.parse() {
                         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                     }
@@ -92,7 +110,10 @@ fn end_cgroup(name: &str) -> Result<()> {
                 let _ = fs::remove_dir(group);
             }
             if started.elapsed() > Duration::from_secs(10) {
-                bail!("the cgroup {} does not get empty; look at its cgroup.procs", top.display());
+                bail!(
+                    "the cgroup {} does not get empty; look at its cgroup.procs",
+                    top.display()
+                );
             }
             if top.exists() {
                 std::thread::sleep(Duration::from_millis(20));
@@ -114,17 +135,26 @@ fn collect(group: &Path, into: &mut Vec<PathBuf>) {
 
 fn unmount_below(state: &Path) -> Result<()> {
     let below = format!("{}/", state.display());
-    let mut points: Vec<String> = mount_points()?.into_iter().filter(|point| point.starts_with(&below)).collect();
+    let mut points: Vec<String> = mount_points()?
+        .into_iter()
+        .filter(|point| point.starts_with(&below))
+        .collect();
     points.reverse();
     for point in points {
-        umount2(point.as_str(), MntFlags::MNT_DETACH).with_context(|| format!("cannot unmount {point}"))?;
+        umount2(point.as_str(), MntFlags::MNT_DETACH)
+            .with_context(|| format!("cannot unmount {point}"))?;
     }
     Ok(())
 }
 
 fn mount_points() -> Result<Vec<String>> {
-    let text = fs::read_to_string("/proc/self/mountinfo").context("cannot read the list of mounts")?;
-    Ok(text.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| point.replace("\\040", " ")).collect())
+    let text =
+        fs::read_to_string("/proc/self/mountinfo").context("cannot read the list of mounts")?;
+    Ok(text
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(|point| point.replace("\\040", " "))
+        .collect())
 }
 
 /// Removes the files of containers outside the state directory: the socket of the shim, in a directory that all containerds share, and the
@@ -137,16 +167,29 @@ fn remove_shared(state: &Path) -> Result<()> {
             cache::remove(Path::new(path))?;
         }
         let id = entry.file_name().to_string_lossy().into_owned();
-        for note in fs::read_dir("/var/lib/cni/results").into_iter().flatten().flatten() {
+        for note in fs::read_dir("/var/lib/cni/results")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             if note.file_name().to_string_lossy().contains(&id) {
                 cache::remove(&note.path())?;
             }
         }
         let config = fs::read(entry.path().join("config.json")).unwrap_or_default();
         let config: serde_json::Value = serde_json::from_slice(&config).unwrap_or_default();
-        let namespaces = config["linux"]["namespaces"].as_array().into_iter().flatten();
-        for path in namespaces.filter(|one| one["type"] == "network").filter_map(|one| one["path"].as_str()) {
-            if Path::new(path).file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"cni-")) {
+        let namespaces = config["linux"]["namespaces"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        for path in namespaces
+            .filter(|one| one["type"] == "network")
+            .filter_map(|one| one["path"].as_str())
+        {
+            if Path::new(path)
+                .file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(b"cni-"))
+            {
                 // A mount on an empty file. On an error only the file is left.
                 let _ = umount2(path, MntFlags::MNT_DETACH);
                 cache::remove(Path::new(path))?;

@@ -25,7 +25,9 @@ pub struct Network {
 impl Network {
     /// The network that belongs to a state directory, if it has one.
     pub fn of(state: &Path) -> Option<Self> {
-        (0..MOST).find(|slot| holder(*slot).as_deref() == Some(state)).map(|slot| Self { slot })
+        (0..MOST)
+            .find(|slot| holder(*slot).as_deref() == Some(state))
+            .map(|slot| Self { slot })
     }
 
     /// Claims the first free number whose addresses this machine does not use.
@@ -38,7 +40,10 @@ impl Network {
         for slot in 0..MOST {
             let network = Self { slot };
             let prefix = format!("10.{}.", network.second());
-            if used.split_whitespace().any(|word| word.starts_with(&prefix)) {
+            if used
+                .split_whitespace()
+                .any(|word| word.starts_with(&prefix))
+            {
                 continue;
             }
             // The state directory was removed, so the slot is free.
@@ -53,10 +58,14 @@ impl Network {
             match claimed {
                 Ok(()) => return Ok(network),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error).context("cannot reserve a network for the cluster"),
+                Err(error) => {
+                    return Err(error).context("cannot reserve a network for the cluster");
+                }
             }
         }
-        bail!("all {MOST} networks for clusters are in use; end one with `cluster down --name NAME`, or remove {SLOTS}")
+        bail!(
+            "all {MOST} networks for clusters are in use; end one with `cluster down --name NAME`, or remove {SLOTS}"
+        )
     }
 
     /// Creates the namespace and the interfaces.
@@ -64,7 +73,12 @@ impl Network {
         let (name, host, node) = (self.name(), self.host(), self.node());
         let inside = |args: &[&str]| sh("ip", &[&["-n", &name], args].concat());
         sh("ip", &["netns", "add", &name])?;
-        sh("ip", &["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
+        sh(
+            "ip",
+            &[
+                "link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &name,
+            ],
+        )?;
         sh("ip", &["addr", "add", &format!("{host}/30"), "dev", &name])?;
         sh("ip", &["link", "set", &name, "up"])?;
         inside(&["link", "set", "lo", "up"])?;
@@ -72,8 +86,25 @@ impl Network {
         inside(&["link", "set", "eth0", "up"])?;
         inside(&["route", "add", "default", "via", &host.to_string()])?;
         // Programs on this machine reach pods and services through the node, where kube-proxy translates addresses.
-        sh("ip", &["route", "add", &format!("10.{}.0.0/16", self.second()), "via", &node.to_string()])?;
-        sh("nsenter", &[&format!("--net={}", self.netns().display()), "sysctl", "-qw", "net.ipv4.ip_forward=1"])?;
+        sh(
+            "ip",
+            &[
+                "route",
+                "add",
+                &format!("10.{}.0.0/16", self.second()),
+                "via",
+                &node.to_string(),
+            ],
+        )?;
+        sh(
+            "nsenter",
+            &[
+                &format!("--net={}", self.netns().display()),
+                "sysctl",
+                "-qw",
+                "net.ipv4.ip_forward=1",
+            ],
+        )?;
         self.open_way_out();
         Ok(())
     }
@@ -86,9 +117,13 @@ impl Network {
             "table ip {name} {{\n chain out {{\n type nat hook postrouting priority srcnat\n \
              ip saddr {own} ip daddr != {own} oifname != \"{name}\" masquerade\n }}\n }}\n"
         );
-        let result = sh("sysctl", &["-qw", "net.ipv4.ip_forward=1"]).and_then(|_| sh("nft", &[&rules]));
+        let result =
+            sh("sysctl", &["-qw", "net.ipv4.ip_forward=1"]).and_then(|_| sh("nft", &[&rules]));
         if let Err(error) = result {
-            super::report::note("network", &format!("pods will reach this machine only: {error:#}"));
+            super::report::note(
+                "network",
+                &format!("pods will reach this machine only: {error:#}"),
+            );
         }
     }
 

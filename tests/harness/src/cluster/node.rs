@@ -38,7 +38,10 @@ impl Node<'_> {
         let socket = socket(self.state);
         // The kernel limits the length of a socket's path, and containerd adds to this one.
         if socket.as_os_str().len() > 90 {
-            bail!("the state directory {} has too long a name; set $PAWL_STATE to a shorter one", self.state.display());
+            bail!(
+                "the state directory {} has too long a name; set $PAWL_STATE to a shorter one",
+                self.state.display()
+            );
         }
         let directory = self.state.join("containerd");
         let config = directory.join("config.toml");
@@ -82,15 +85,26 @@ state = {run}
             },
         });
         let ports = json!({"type": "portmap", "capabilities": {"portMappings": true}});
-        let network = json!({"cniVersion": "0.4.0", "name": self.network.name(), "plugins": [bridge, ports]});
-        cache::write(&self.state.join("cni/10-pawl.conflist"), network.to_string())?;
+        let network =
+            json!({"cniVersion": "0.4.0", "name": self.network.name(), "plugins": [bridge, ports]});
+        cache::write(
+            &self.state.join("cni/10-pawl.conflist"),
+            network.to_string(),
+        )?;
         let program = find("containerd")?;
-        self.processes.spawn("containerd", &program, &[format!("--config={}", config.display())])
+        self.processes.spawn(
+            "containerd",
+            &program,
+            &[format!("--config={}", config.display())],
+        )
     }
 
     pub(super) async fn wait_containerd(&self, record: &Record) -> Result<()> {
         let socket = socket(self.state).display().to_string();
-        let what = format!("containerd answers; see {}", self.processes.log("containerd").display());
+        let what = format!(
+            "containerd answers; see {}",
+            self.processes.log("containerd").display()
+        );
         wait::until(what, Duration::from_secs(30), async || {
             let answer = sh("ctr", &["-a", &socket, "version"]);
             if answer.is_err() {
@@ -105,7 +119,12 @@ state = {run}
     /// Starts CoreDNS on the node's address. It resolves services and external names.
     pub(super) fn start_names(&self, place: &Place<'_>, pki: &Pki) -> Result<Record> {
         // Needs broad read access and no write access. Only CoreDNS is in this group.
-        let user = Identity { file: "coredns", user: "system:coredns", group: NAMES_GROUP, hosts: &[] };
+        let user = Identity {
+            file: "coredns",
+            user: "system:coredns",
+            group: NAMES_GROUP,
+            hosts: &[],
+        };
         let kubeconfig = place.identity(pki, user)?;
         let forward = match upstream() {
             Some(servers) => format!("    forward . {servers}\n"),
@@ -121,7 +140,11 @@ state = {run}
                 kubeconfig = kubeconfig.display(),
             ),
         )?;
-        self.processes.spawn("coredns", self.tools.path("coredns")?, &[format!("-conf={}", config.display())])
+        self.processes.spawn(
+            "coredns",
+            self.tools.path("coredns")?,
+            &[format!("-conf={}", config.display())],
+        )
     }
 
     pub(super) fn start_kubelet(&self, place: &Place<'_>, pki: &Pki) -> Result<Record> {
@@ -183,7 +206,12 @@ state = {run}
     }
 
     pub(super) fn start_proxy(&self, place: &Place<'_>, pki: &Pki) -> Result<Record> {
-        let user = Identity { file: "proxy", user: "system:kube-proxy", group: "pawl", hosts: &[] };
+        let user = Identity {
+            file: "proxy",
+            user: "system:kube-proxy",
+            group: "pawl",
+            hosts: &[],
+        };
         let kubeconfig = place.identity(pki, user)?;
         self.processes.spawn(
             "kube-proxy",
@@ -202,7 +230,12 @@ state = {run}
     }
 
     pub(super) fn start_scheduler(&self, place: &Place<'_>, pki: &Pki) -> Result<Record> {
-        let user = Identity { file: "scheduler", user: "system:kube-scheduler", group: "pawl", hosts: &[] };
+        let user = Identity {
+            file: "scheduler",
+            user: "system:kube-scheduler",
+            group: "pawl",
+            hosts: &[],
+        };
         let kubeconfig = place.identity(pki, user)?.display().to_string();
         self.processes.spawn(
             "kube-scheduler",
@@ -219,10 +252,21 @@ state = {run}
     /// Waits until the node accepts pods.
     pub(super) async fn wait_ready(&self, client: Client, started: &[Record]) -> Result<()> {
         let nodes: Api<NodeObject> = Api::all(client);
-        let what = format!("the node is ready; see {}", self.processes.log("kubelet").display());
+        let what = format!(
+            "the node is ready; see {}",
+            self.processes.log("kubelet").display()
+        );
         wait::until(what, Duration::from_secs(60), async || {
-            let ready = nodes.get_opt(NODE).await.ok().flatten().is_some_and(|node| is_ready(&node));
-            started.iter().filter(|_| !ready).try_for_each(|record| self.processes.check(record))?;
+            let ready = nodes
+                .get_opt(NODE)
+                .await
+                .ok()
+                .flatten()
+                .is_some_and(|node| is_ready(&node));
+            started
+                .iter()
+                .filter(|_| !ready)
+                .try_for_each(|record| self.processes.check(record))?;
             Ok(ready)
         })
         .await
@@ -234,13 +278,24 @@ pub(super) const NAMES_GROUP: &str = "pawl:coredns";
 
 /// Whether a node is Ready and has no taint that keeps pods away.
 pub fn is_ready(node: &NodeObject) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
     let tainted = node
         .spec
         .as_ref()
         .and_then(|spec| spec.taints.as_deref())
-        .is_some_and(|taints| taints.iter().any(|taint| taint.effect != "PreferNoSchedule"));
-    !tainted && conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        .is_some_and(|taints| {
+            taints
+                .iter()
+                .any(|taint| taint.effect != "PreferNoSchedule")
+        });
+    !tainted
+        && conditions
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// The socket of the cluster's containerd.

@@ -8,8 +8,8 @@ use base64::{
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
 };
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
-    SanType, SigningKey as _,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose, SanType, SigningKey as _,
 };
 use serde_json::{Value, json};
 
@@ -49,10 +49,21 @@ impl Pki {
         cache::create_dir(directory)?;
         let tokens = KeyPair::generate()?;
         // A separate authority: a holder of its certificates can impersonate every user.
-        let front = Self { directory: directory.to_owned(), issuer: authority("pawl-test-front-proxy")? };
+        let front = Self {
+            directory: directory.to_owned(),
+            issuer: authority("pawl-test-front-proxy")?,
+        };
         front.write("front-proxy-ca.crt", &front.issuer.pem())?;
-        front.issue(Identity { file: FRONT_PROXY, user: FRONT_PROXY, group: "pawl", hosts: &[] })?;
-        let pki = Self { directory: directory.to_owned(), issuer: authority("pawl-test-cluster")? };
+        front.issue(Identity {
+            file: FRONT_PROXY,
+            user: FRONT_PROXY,
+            group: "pawl",
+            hosts: &[],
+        })?;
+        let pki = Self {
+            directory: directory.to_owned(),
+            issuer: authority("pawl-test-cluster")?,
+        };
         pki.write("ca.crt", &pki.issuer.pem())?;
         pki.write("sa.key", &tokens.serialize_pem())?;
         pki.write("sa.pub", &tokens.public_key_pem())?;
@@ -62,7 +73,10 @@ impl Pki {
     /// Creates an authority with that name and nothing else.
     pub fn bare(directory: &Path, name: &str) -> Result<Self> {
         cache::create_dir(directory)?;
-        let pki = Self { directory: directory.to_owned(), issuer: authority(name)? };
+        let pki = Self {
+            directory: directory.to_owned(),
+            issuer: authority(name)?,
+        };
         pki.write("ca.crt", &pki.issuer.pem())?;
         Ok(pki)
     }
@@ -70,9 +84,16 @@ impl Pki {
     /// Issues a certificate for server and client authentication, and writes it and its key.
     pub fn issue(&self, identity: Identity<'_>) -> Result<Pair> {
         let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name.push(DnType::CommonName, identity.user);
-        params.distinguished_name.push(DnType::OrganizationName, identity.group);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params
+            .distinguished_name
+            .push(DnType::CommonName, identity.user);
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, identity.group);
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         for host in identity.hosts {
             params.subject_alt_names.push(match host.parse() {
@@ -81,9 +102,13 @@ impl Pki {
             });
         }
         let key = KeyPair::generate()?;
-        let certificate =
-            params.signed_by(&key, &self.issuer).with_context(|| format!("cannot issue a certificate for {}", identity.user))?;
-        let pair = Pair { certificate: certificate.pem(), key: key.serialize_pem() };
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .with_context(|| format!("cannot issue a certificate for {}", identity.user))?;
+        let pair = Pair {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        };
         self.write(&format!("{}.crt", identity.file), &pair.certificate)?;
         self.write(&format!("{}.key", identity.file), &pair.key)?;
         Ok(pair)
@@ -114,13 +139,23 @@ impl Pki {
 pub fn token(key: &str, payload: &Value) -> Result<String> {
     let key = KeyPair::from_pem(key).context("`sa.key` is no key")?;
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let signed = format!("{}.{}", part(&json!({"alg": "ES256", "typ": "JWT"})), part(payload));
+    let signed = format!(
+        "{}.{}",
+        part(&json!({"alg": "ES256", "typ": "JWT"})),
+        part(payload)
+    );
     let signature = key.sign(signed.as_bytes())?;
     // Convert the DER signature, whose two integers may be padded or shortened, to twice 32 bytes.
     let (mut fixed, mut rest) = (Vec::new(), signature.get(2..).unwrap_or_default());
     while let [2, length, more @ ..] = rest {
-        let (integer, after) = more.split_at_checked(usize::from(*length)).context("a signature that is none")?;
-        let digits: Vec<u8> = integer.iter().copied().skip_while(|byte| *byte == 0).collect();
+        let (integer, after) = more
+            .split_at_checked(usize::from(*length))
+            .context("a signature that is none")?;
+        let digits: Vec<u8> = integer
+            .iter()
+            .copied()
+            .skip_while(|byte| *byte == 0)
+            .collect();
         fixed.extend(std::iter::repeat_n(0, 32 - digits.len().min(32)).chain(digits));
         rest = after;
     }
@@ -130,9 +165,13 @@ pub fn token(key: &str, payload: &Value) -> Result<String> {
 fn authority(name: &str) -> Result<CertifiedIssuer<'static, KeyPair>> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
     params.distinguished_name.push(DnType::CommonName, name);
-    CertifiedIssuer::self_signed(params, KeyPair::generate()?).with_context(|| format!("cannot make the authority {name}"))
+    CertifiedIssuer::self_signed(params, KeyPair::generate()?)
+        .with_context(|| format!("cannot make the authority {name}"))
 }
 
 /// A kubeconfig with embedded certificates, so that the file can be copied.

@@ -51,7 +51,10 @@ pub struct Processes {
 impl Processes {
     /// The processes below `state`. New ones start in the network namespace `netns`, if given.
     pub fn new(state: &Path, netns: Option<PathBuf>) -> Self {
-        Self { state: state.to_owned(), netns }
+        Self {
+            state: state.to_owned(),
+            netns,
+        }
     }
 
     /// Starts a background process with its output in `log/NAME.log`. An argument must contain the state directory, by which
@@ -59,12 +62,18 @@ impl Processes {
     pub fn spawn(&self, name: &str, program: &Path, args: &[String]) -> Result<Record> {
         let log_path = self.log(name);
         cache::write(&log_path, "")?;
-        let log = File::options().append(true).open(&log_path).context("cannot open a log file")?;
+        let log = File::options()
+            .append(true)
+            .open(&log_path)
+            .context("cannot open a log file")?;
         let mut command = match &self.netns {
             // `nsenter` enters the network namespace and then executes the program: same process id, same mounts.
             Some(netns) => {
                 let mut command = Command::new("nsenter");
-                command.arg(format!("--net={}", netns.display())).arg("--").arg(program);
+                command
+                    .arg(format!("--net={}", netns.display()))
+                    .arg("--")
+                    .arg(program);
                 command
             }
             None => Command::new(program),
@@ -80,9 +89,17 @@ impl Processes {
             .spawn()
             .with_context(|| format!("cannot start {name} ({})", program.display()))?;
         let pid = i32::try_from(child.id()).context("a process id is out of range")?;
-        let stat = Stat::read(pid).with_context(|| format!("{name} ended at once; see {}", log_path.display()))?;
-        let record = Record { name: name.to_owned(), pid, started: stat.started };
-        cache::write(&self.state.join(format!("run/{name}.json")), serde_json::to_vec(&record)?)?;
+        let stat = Stat::read(pid)
+            .with_context(|| format!("{name} ended at once; see {}", log_path.display()))?;
+        let record = Record {
+            name: name.to_owned(),
+            pid,
+            started: stat.started,
+        };
+        cache::write(
+            &self.state.join(format!("run/{name}.json")),
+            serde_json::to_vec(&record)?,
+        )?;
         Ok(record)
     }
 
@@ -96,14 +113,23 @@ impl Processes {
             return Ok(());
         }
         let log = fs::read_to_string(self.log(&record.name)).unwrap_or_default();
-        bail!("{} has ended; the last lines of {}:\n{}", record.name, self.log(&record.name).display(), tail(&log, 12));
+        bail!(
+            "{} has ended; the last lines of {}:\n{}",
+            record.name,
+            self.log(&record.name).display(),
+            tail(&log, 12)
+        );
     }
 
     /// All recorded processes, living or not.
     pub fn recorded(&self) -> Vec<Record> {
-        let Ok(entries) = fs::read_dir(self.state.join("run")) else { return Vec::new() };
-        let mut records: Vec<Record> =
-            entries.flatten().filter_map(|entry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok()).collect();
+        let Ok(entries) = fs::read_dir(self.state.join("run")) else {
+            return Vec::new();
+        };
+        let mut records: Vec<Record> = entries
+            .flatten()
+            .filter_map(|entry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok())
+            .collect();
         records.sort_by_key(|record| record.started);
         records
     }
@@ -111,7 +137,9 @@ impl Processes {
     /// All living processes of this state directory, including the shims of containerd, and processes whose record was never written
     /// because their starter was killed.
     pub fn living(&self) -> Vec<Record> {
-        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+        let Ok(entries) = fs::read_dir("/proc") else {
+            return Vec::new();
+        };
         entries
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -125,15 +153,26 @@ impl Processes {
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let mut args = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
         let program = args.next()?;
-        let name = Path::new(program.as_ref()).file_name()?.to_str()?.to_owned();
+        let name = Path::new(program.as_ref())
+            .file_name()?
+            .to_str()?
+            .to_owned();
         let below = format!("{}/", self.state.display());
         let ours = PROGRAMS.contains(&name.as_str()) && args.any(|arg| arg.contains(&below));
-        ours.then_some(Record { name, pid, started: stat.started })
+        ours.then_some(Record {
+            name,
+            pid,
+            started: stat.started,
+        })
     }
 
     /// Ends all living processes of that name: SIGTERM, wait, SIGKILL.
     pub fn end(&self, name: &str, grace: Duration) -> Result<()> {
-        let records: Vec<Record> = self.living().into_iter().filter(|record| record.name == name).collect();
+        let records: Vec<Record> = self
+            .living()
+            .into_iter()
+            .filter(|record| record.name == name)
+            .collect();
         for record in &records {
             record.signal(Signal::SIGTERM)?;
         }
@@ -141,7 +180,10 @@ impl Processes {
             if !record.wait_end(grace) {
                 record.signal(Signal::SIGKILL)?;
                 if !record.wait_end(Duration::from_secs(10)) {
-                    bail!("{name} (process {}) does not end; end it by hand and try again", record.pid);
+                    bail!(
+                        "{name} (process {}) does not end; end it by hand and try again",
+                        record.pid
+                    );
                 }
             }
         }
@@ -164,7 +206,8 @@ impl Record {
         }
         match kill(Pid::from_raw(self.pid), signal) {
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(error) => Err(error).with_context(|| format!("cannot end {} (process {})", self.name, self.pid)),
+            Err(error) => Err(error)
+                .with_context(|| format!("cannot end {} (process {})", self.name, self.pid)),
         }
     }
 
@@ -192,7 +235,10 @@ impl Stat {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name is in parentheses and may contain any character; the fields after it may not.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-        Some(Self { started: fields.get(19)?.parse().ok()?, ended: matches!(*fields.first()?, "Z" | "X") })
+        Some(Self {
+            started: fields.get(19)?.parse().ok()?,
+            ended: matches!(*fields.first()?, "Z" | "X"),
+        })
     }
 }
 
@@ -205,5 +251,9 @@ pub fn owner_alive(text: &str) -> bool {
 pub fn this_process() -> Result<Record> {
     let pid = i32::try_from(std::process::id()).context("a process id is out of range")?;
     let stat = Stat::read(pid).context("cannot read this process's own entry in /proc")?;
-    Ok(Record { name: "owner".to_owned(), pid, started: stat.started })
+    Ok(Record {
+        name: "owner".to_owned(),
+        pid,
+        started: stat.started,
+    })
 }

@@ -42,8 +42,15 @@ pub struct Images<T> {
 impl Images<Pushed> {
     /// The chart's values for these images.
     pub fn values(&self) -> String {
-        let of = |name, Pushed { repository, tag, digest }: &Pushed| {
-            format!("{name}:\n  image:\n    repository: \"{repository}\"\n    tag: \"{tag}\"\n    digest: \"{digest}\"\n")
+        let of = |name,
+                  Pushed {
+                      repository,
+                      tag,
+                      digest,
+                  }: &Pushed| {
+            format!(
+                "{name}:\n  image:\n    repository: \"{repository}\"\n    tag: \"{tag}\"\n    digest: \"{digest}\"\n"
+            )
         };
         format!(
             "# The images of Pawl, for `helm upgrade --install … -f`.\n{}{}{}",
@@ -85,7 +92,11 @@ pub fn push(built: &Images<Image>, registry: &str, options: &Options) -> Result<
             format!("cannot push {to}; `docker login` or `buildah login` writes the credentials that are looked for; what was pushed stays")
         })?;
         step.done();
-        Ok(Pushed { repository, tag: options.tag.clone(), digest })
+        Ok(Pushed {
+            repository,
+            tag: options.tag.clone(),
+            digest,
+        })
     };
     // The names in the chart's values.
     Ok(Images {
@@ -112,15 +123,27 @@ mod tests {
             tag: "0.1.0".into(),
             digest: format!("sha256:{}", "a".repeat(64)),
         };
-        let images = Images { controller: pushed("controller"), runner: pushed("runner-agent"), sources: pushed("sources") };
+        let images = Images {
+            controller: pushed("controller"),
+            runner: pushed("runner-agent"),
+            sources: pushed("sources"),
+        };
         let values: serde_json::Value = serde_saphyr::from_str(&images.values()).unwrap();
-        let chart: serde_json::Value =
-            serde_saphyr::from_str(&std::fs::read_to_string(root().join("charts/pawl/values.yaml")).unwrap()).unwrap();
+        let chart: serde_json::Value = serde_saphyr::from_str(
+            &std::fs::read_to_string(root().join("charts/pawl/values.yaml")).unwrap(),
+        )
+        .unwrap();
         for part in ["controller", "runner", "sources"] {
             for (key, value) in values[part]["image"].as_object().unwrap() {
-                assert!(chart[part]["image"][key].is_string() && value.is_string(), "{part}.image.{key}");
+                assert!(
+                    chart[part]["image"][key].is_string() && value.is_string(),
+                    "{part}.image.{key}"
+                );
             }
         }
-        assert_eq!(values["runner"]["image"]["repository"], "registry.example.com:5000/pawl/runner-agent");
+        assert_eq!(
+            values["runner"]["image"]["repository"],
+            "registry.example.com:5000/pawl/runner-agent"
+        );
     }
 }

@@ -32,7 +32,12 @@ pub const NAMESPACE: &str = "pawl-system";
 pub(super) const ETCD: u16 = 2379;
 
 /// The usual ports: each cluster has its own network namespace.
-const PORTS: Ports = Ports { etcd: ETCD, peers: 2380, apiserver: 6443, controllers: 10257 };
+const PORTS: Ports = Ports {
+    etcd: ETCD,
+    peers: 2380,
+    apiserver: 6443,
+    controllers: 10257,
+};
 
 /// A cluster with one node. It stays up after drop; [`Cluster::down`] removes it.
 #[derive(Clone, Debug)]
@@ -73,9 +78,14 @@ impl Cluster {
         }
         let pause = images::Builder::new()?.pause()?;
         let step = report::step("cluster", format!("starting {name}"));
-        let cluster = Self::start(name, &state, audit, tools, &pause).await.with_context(|| {
-            format!("cluster {name} did not come up; its logs are in {}, and `up` tries afresh", state.join("log").display())
-        })?;
+        let cluster = Self::start(name, &state, audit, tools, &pause)
+            .await
+            .with_context(|| {
+                format!(
+                    "cluster {name} did not come up; its logs are in {}, and `up` tries afresh",
+                    state.join("log").display()
+                )
+            })?;
         step.done_with(format!("{name}: node ready in"));
         Ok(cluster)
     }
@@ -83,16 +93,17 @@ impl Cluster {
     /// Attaches to a running cluster.
     pub async fn attach(name: &str) -> Result<Self> {
         let state = directory(name)?;
-        Self::open(name, &state)
-            .await
-            .with_context(|| format!("cluster {name} is not up; bring it up with `cluster up --name {name}`"))
+        Self::open(name, &state).await.with_context(|| {
+            format!("cluster {name} is not up; bring it up with `cluster up --name {name}`")
+        })
     }
 
     /// Removes the cluster of that name. It is no error if there is none.
     pub fn down_by_name(name: &str) -> Result<()> {
         let state = directory(name)?;
         let _lock = lock(name)?;
-        leftovers::clear(&state).with_context(|| format!("cluster {name} is not down yet; try again"))
+        leftovers::clear(&state)
+            .with_context(|| format!("cluster {name} is not down yet; try again"))
     }
 
     /// Removes this cluster.
@@ -106,14 +117,25 @@ impl Cluster {
         let mut running = processes.living();
         running.retain(|record| record.name != "containerd-shim-runc-v2");
         running.sort_by_key(|record| record.started);
-        let ended = processes.recorded().into_iter().filter(|record| !record.is_alive()).map(|record| record.name).collect();
-        Ok(Status { ready: Self::open(name, &state).await.is_ok(), state, running, ended })
+        let ended = processes
+            .recorded()
+            .into_iter()
+            .filter(|record| !record.is_alive())
+            .map(|record| record.name)
+            .collect();
+        Ok(Status {
+            ready: Self::open(name, &state).await.is_ok(),
+            state,
+            running,
+            ended,
+        })
     }
 
     async fn open(name: &str, state: &Path) -> Result<Self> {
         let network = Network::of(state).context("it has no network")?;
         let mark = fs::read_to_string(state.join("complete")).context("it never came up whole")?;
-        let tools: Toolset = serde_json::from_str(&mark).context("it is of another version of this program")?;
+        let tools: Toolset =
+            serde_json::from_str(&mark).context("it is of another version of this program")?;
         let processes = Processes::new(state, Some(network.netns()));
         for record in processes.recorded() {
             processes.check(&record)?;
@@ -122,10 +144,23 @@ impl Cluster {
         if !access.is_ready().await {
             bail!("its API server does not answer");
         }
-        Ok(Self { name: name.to_owned(), state: state.to_owned(), network, tools, access, processes })
+        Ok(Self {
+            name: name.to_owned(),
+            state: state.to_owned(),
+            network,
+            tools,
+            access,
+            processes,
+        })
     }
 
-    async fn start(name: &str, state: &Path, audit: Audit, tools: Toolset, pause: &images::Image) -> Result<Self> {
+    async fn start(
+        name: &str,
+        state: &Path,
+        audit: Audit,
+        tools: Toolset,
+        pause: &images::Image,
+    ) -> Result<Self> {
         cache::create_dir(state)?;
         let network = Network::claim(state)?;
         network.create()?;
@@ -134,7 +169,12 @@ impl Cluster {
         let pki = Pki::create(&state.join("pki"))?;
         let place = place(state, network, audit);
         let access = place.access(&tools)?;
-        let node = Node { state, network, tools: &tools, processes: &processes };
+        let node = Node {
+            state,
+            network,
+            tools: &tools,
+            processes: &processes,
+        };
 
         let mut started = place.start(&tools, &pki, &processes, &[])?;
         let containerd = node.start_containerd()?;
@@ -154,7 +194,14 @@ impl Cluster {
         wait_account(&client).await?;
         tools.link_into(&state.join("bin"))?;
         cache::write(&state.join("complete"), serde_json::to_vec(&tools)?)?;
-        Ok(Self { name: name.to_owned(), state: state.to_owned(), network, tools, access, processes })
+        Ok(Self {
+            name: name.to_owned(),
+            state: state.to_owned(),
+            network,
+            tools,
+            access,
+            processes,
+        })
     }
 
     pub fn name(&self) -> &str {
@@ -173,9 +220,16 @@ impl Cluster {
 
     /// Runs a line in a shell with the cluster's programs in `PATH`, as a user would.
     pub fn shell(&self, line: &str) -> Result<Output> {
-        let path = format!("{}:{}", self.programs().display(), std::env::var("PATH").unwrap_or_default());
+        let path = format!(
+            "{}:{}",
+            self.programs().display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
         let mut shell = Command::new("sh");
-        shell.args(["-c", line]).env("PATH", path).env("KUBECONFIG", &self.access.kubeconfig);
+        shell
+            .args(["-c", line])
+            .env("PATH", path)
+            .env("KUBECONFIG", &self.access.kubeconfig);
         shell.output().context("cannot run a shell")
     }
 
@@ -203,8 +257,13 @@ impl Cluster {
 
     /// Shell code: after `eval`, `kubectl` and `helm` use this cluster.
     pub fn env(&self) -> String {
-        let quote = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
-        format!("export KUBECONFIG={}\nexport PATH={}:\"$PATH\"\n", quote(&self.access.kubeconfig), quote(&self.programs()))
+        let quote =
+            |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+        format!(
+            "export KUBECONFIG={}\nexport PATH={}:\"$PATH\"\n",
+            quote(&self.access.kubeconfig),
+            quote(&self.programs())
+        )
     }
 }
 
@@ -220,14 +279,20 @@ impl Deref for Cluster {
 fn directory(name: &str) -> Result<PathBuf> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if name.is_empty() || name.len() > 20 || !name.chars().all(good) {
-        bail!("`{name}` is no name for a cluster: at most 20 lower-case letters, digits and dashes");
+        bail!(
+            "`{name}` is no name for a cluster: at most 20 lower-case letters, digits and dashes"
+        );
     }
     Ok(cache::state_root()?.join("clusters").join(name))
 }
 
 /// Next to the state directory, because that is removed and created again.
 fn lock(name: &str) -> Result<Lock> {
-    Lock::wait(&cache::state_root()?.join("clusters").join(format!(".{name}.lock")))
+    Lock::wait(
+        &cache::state_root()?
+            .join("clusters")
+            .join(format!(".{name}.lock")),
+    )
 }
 
 fn place(state: &Path, network: Network, audit: Audit) -> Place<'_> {
@@ -259,13 +324,23 @@ async fn allow_names(client: &Client) -> Result<()> {
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": NAMES_GROUP}],
     }))?;
     let parameters = PostParams::default();
-    Api::all(client.clone()).create(&parameters, &role).await.context("cannot give the name server its role")?;
-    Api::all(client.clone()).create(&parameters, &binding).await.context("cannot give the name server its role")?;
+    Api::all(client.clone())
+        .create(&parameters, &role)
+        .await
+        .context("cannot give the name server its role")?;
+    Api::all(client.clone())
+        .create(&parameters, &binding)
+        .await
+        .context("cannot give the name server its role")?;
     Ok(())
 }
 
 async fn wait_account(client: &Client) -> Result<()> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
     let what = "kube-controller-manager makes the account of the namespace `default`";
-    wait::until(what, Duration::from_secs(15), async || Ok(accounts.get_opt("default").await?)).await.map(drop)
+    wait::until(what, Duration::from_secs(15), async || {
+        Ok(accounts.get_opt("default").await?)
+    })
+    .await
+    .map(drop)
 }

@@ -60,7 +60,10 @@ pub fn pages() -> Result<Vec<PathBuf>> {
     let directory = Path::new("design/guide");
     for entry in fs::read_dir(root().join(directory)).context("there is no guide")? {
         let name = entry?.file_name();
-        if Path::new(&name).extension().is_some_and(|extension| extension == "md") {
+        if Path::new(&name)
+            .extension()
+            .is_some_and(|extension| extension == "md")
+        {
             pages.push(directory.join(name));
         }
     }
@@ -89,14 +92,21 @@ pub fn blocks(page: &str, text: &str) -> Result<Vec<Block>> {
             let place = format!("{page}:{}", number + 1);
             let mut inside = String::new();
             loop {
-                let (_, line) = lines.next().with_context(|| format!("the block at {place} does not end"))?;
+                let (_, line) = lines
+                    .next()
+                    .with_context(|| format!("the block at {place} does not end"))?;
                 if line == "```" {
                     break;
                 }
                 inside += line;
                 inside.push('\n');
             }
-            blocks.push(Block { place, language: language.to_owned(), mark: Mark::read(above), text: inside });
+            blocks.push(Block {
+                place,
+                language: language.to_owned(),
+                mark: Mark::read(above),
+                text: inside,
+            });
         }
         above = line;
     }
@@ -120,9 +130,18 @@ pub fn all() -> Result<Vec<Block>> {
 /// # Errors
 /// When there is none, or more than one.
 pub fn block(name: &str) -> Result<String> {
-    let mut found = all()?.into_iter().filter(|block| block.mark == Some(Mark::Run(name.to_owned())));
-    let Some(block) = found.next() else { bail!("no page has a block `run: {name}`") };
+    let mut found = all()?
+        .into_iter()
+        .filter(|block| block.mark == Some(Mark::Run(name.to_owned())));
+    let Some(block) = found.next() else {
+        bail!("no page has a block `run: {name}`")
+    };
     let other = found.next().map(|other| other.place);
-    ensure!(other.is_none(), "`run: {name}` stands at {} and at {}", block.place, other.unwrap_or_default());
+    ensure!(
+        other.is_none(),
+        "`run: {name}` stands at {} and at {}",
+        block.place,
+        other.unwrap_or_default()
+    );
     Ok(block.text)
 }

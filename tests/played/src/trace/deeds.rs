@@ -33,14 +33,22 @@ pub struct Deeds {
 
 impl Deeds {
     /// Adds the next action, with the run's result at that time. Returns the violated invariants.
-    pub fn add(&mut self, deed: Deed, result: Option<RunResult>) -> Vec<(&'static str, &'static str)> {
+    pub fn add(
+        &mut self,
+        deed: Deed,
+        result: Option<RunResult>,
+    ) -> Vec<(&'static str, &'static str)> {
         let is_over = self.ended.is_some();
         let found = match deed {
             Deed::Applies(own) => {
                 self.applies += 1;
                 vec![
                     ("S1", own.is_none(), "it is applied without a claim"),
-                    ("S17", own == Some(false), "a process applies under the claim of another"),
+                    (
+                        "S17",
+                        own == Some(false),
+                        "a process applies under the claim of another",
+                    ),
                     ("S1", self.applies > 1, "it is applied a second time"),
                     (
                         "S11",
@@ -64,9 +72,17 @@ impl Deeds {
             }
             Deed::Killed => {
                 self.killed = true;
-                vec![("S13", self.interrupts == 0, "a tool behind a claim was killed and had not been asked to end")]
+                vec![(
+                    "S13",
+                    self.interrupts == 0,
+                    "a tool behind a claim was killed and had not been asked to end",
+                )]
             }
         };
-        found.into_iter().filter(|(_, wrong, _)| *wrong).map(|(invariant, _, text)| (invariant, text)).collect()
+        found
+            .into_iter()
+            .filter(|(_, wrong, _)| *wrong)
+            .map(|(invariant, _, text)| (invariant, text))
+            .collect()
     }
 }

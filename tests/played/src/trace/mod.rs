@@ -22,7 +22,11 @@ pub struct Violation {
 
 impl Violation {
     pub fn new(invariant: &'static str, of: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { invariant, of: of.into(), text: text.into() }
+        Self {
+            invariant,
+            of: of.into(),
+            text: text.into(),
+        }
     }
 }
 
@@ -55,7 +59,12 @@ pub struct Step<'a> {
 
 /// The invariants that a step violates, each with a description.
 pub fn step(step: &Step) -> Vec<(&'static str, String)> {
-    let Step { before, after, by, whole } = *step;
+    let Step {
+        before,
+        after,
+        by,
+        whole,
+    } = *step;
     let mut found = Vec::new();
     if let Some(before) = before {
         let pairs = [
@@ -63,13 +72,26 @@ pub fn step(step: &Step) -> Vec<(&'static str, String)> {
             ("S5", rules::frozen(before, after)),
             ("S9", rules::attempts(before, after, whole)),
             ("S8", rules::claimed_is_last(before, after)),
-            ("S6", by.and_then(|by| rules::writer(before, after, by, whole))),
-            ("S7", by.filter(|_| whole).and_then(|by| rules::fields(before, after, by))),
+            (
+                "S6",
+                by.and_then(|by| rules::writer(before, after, by, whole)),
+            ),
+            (
+                "S7",
+                by.filter(|_| whole)
+                    .and_then(|by| rules::fields(before, after, by)),
+            ),
         ];
-        found.extend(pairs.into_iter().filter_map(|(invariant, text)| Some((invariant, text?))));
+        found.extend(
+            pairs
+                .into_iter()
+                .filter_map(|(invariant, text)| Some((invariant, text?))),
+        );
     }
     let claimed = |run: &TerraformRun| run.status.as_ref().and_then(|status| status.claim.clone());
-    if let Some(claim) = claimed(after).filter(|_| before.is_none_or(|before| claimed(before).is_none())) {
+    if let Some(claim) =
+        claimed(after).filter(|_| before.is_none_or(|before| claimed(before).is_none()))
+    {
         found.extend(rules::claim(&claim, after, by, whole));
     }
     found
@@ -78,10 +100,18 @@ pub fn step(step: &Step) -> Vec<(&'static str, String)> {
 /// The invariants that a single version violates. `bytes` is the size of its status as JSON.
 pub fn version(run: &TerraformRun, bytes: usize) -> Vec<(&'static str, String)> {
     let found = [("S16", rules::size(bytes)), ("L1", rules::named(run))];
-    found.into_iter().filter_map(|(invariant, text)| Some((invariant, text?))).collect()
+    found
+        .into_iter()
+        .filter_map(|(invariant, text)| Some((invariant, text?)))
+        .collect()
 }
 
 /// The invariant violated by a run whose result differs from its tool's actions. `changes` is from its failure.
-pub fn truth(result: RunResult, changes: Changed, claimed: bool, deeds: &Deeds) -> Option<(&'static str, String)> {
+pub fn truth(
+    result: RunResult,
+    changes: Changed,
+    claimed: bool,
+    deeds: &Deeds,
+) -> Option<(&'static str, String)> {
     rules::truth(result, changes, claimed, deeds)
 }

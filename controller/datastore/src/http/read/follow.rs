@@ -67,7 +67,12 @@ impl Follow {
         let mut attempt = first;
         loop {
             for phase in &self.phases {
-                self.log(&LogKey { run: self.key.clone(), attempt, phase }).await?;
+                self.log(&LogKey {
+                    run: self.key.clone(),
+                    attempt,
+                    phase,
+                })
+                .await?;
             }
             if last.is_some_and(|last| attempt >= last) || !self.next_attempt(attempt).await? {
                 return Ok(());
@@ -79,8 +84,14 @@ impl Follow {
     /// Whether there is another attempt. When following, waits until this is known.
     async fn next_attempt(&self, attempt: u32) -> Result<bool, Stop> {
         loop {
-            let run = self.service.lookup.recent(self.key.namespace(), &self.run).await;
-            let Some(run) = run.ok().filter(|run| run.uid == self.key.uid()) else { return Ok(false) };
+            let run = self
+                .service
+                .lookup
+                .recent(self.key.namespace(), &self.run)
+                .await;
+            let Some(run) = run.ok().filter(|run| run.uid == self.key.uid()) else {
+                return Ok(false);
+            };
             if run.newest() > attempt {
                 return Ok(true);
             }
@@ -93,8 +104,15 @@ impl Follow {
 
     /// Whether the logs of this attempt are final.
     async fn is_over(&self, attempt: u32) -> bool {
-        match self.service.lookup.recent(self.key.namespace(), &self.run).await {
-            Ok(run) if run.uid == self.key.uid() => run.newest() > attempt || (run.terminal && !run.is_open()),
+        match self
+            .service
+            .lookup
+            .recent(self.key.namespace(), &self.run)
+            .await
+        {
+            Ok(run) if run.uid == self.key.uid() => {
+                run.newest() > attempt || (run.terminal && !run.is_open())
+            }
             Ok(_) => true,
             // A failing API server tells nothing about the run; a 404 means that it is gone.
             Err(problem) => problem.reason == crds::datastore::NOT_FOUND,
@@ -115,7 +133,8 @@ impl Follow {
                     at = logs.lines_before_end(key, &index, lines).await?;
                 }
                 if self.headers {
-                    self.send(format!("--- attempt {}, {} ---\n", key.attempt, key.phase).into()).await?;
+                    self.send(format!("--- attempt {}, {} ---\n", key.attempt, key.phase).into())
+                        .await?;
                 }
             }
             if index.length > at {
@@ -129,9 +148,15 @@ impl Follow {
                 return Ok(());
             }
             if !self.follow || over {
-                return if index.gap { Err(corrupt(format!("{} has a gap at byte {at}", key.prefix())).into()) } else { Ok(()) };
+                return if index.gap {
+                    Err(corrupt(format!("{} has a gap at byte {at}", key.prefix())).into())
+                } else {
+                    Ok(())
+                };
             }
-            if heard.elapsed() > (if index.length == 0 { EMPTY } else { SILENT }) && self.later_began(key).await? {
+            if heard.elapsed() > (if index.length == 0 { EMPTY } else { SILENT })
+                && self.later_began(key).await?
+            {
                 over = true;
                 continue;
             }
@@ -149,9 +174,22 @@ impl Follow {
     }
 
     async fn later_began(&self, key: &LogKey) -> Result<bool, Problem> {
-        let later = LOG_PHASES.into_iter().skip_while(|phase| *phase != key.phase).skip(1);
+        let later = LOG_PHASES
+            .into_iter()
+            .skip_while(|phase| *phase != key.phase)
+            .skip(1);
         for phase in later {
-            if self.service.logs.index(&LogKey { phase, ..key.clone() }).await?.length > 0 {
+            if self
+                .service
+                .logs
+                .index(&LogKey {
+                    phase,
+                    ..key.clone()
+                })
+                .await?
+                .length
+                > 0
+            {
                 return Ok(true);
             }
         }

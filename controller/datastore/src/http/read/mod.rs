@@ -31,7 +31,12 @@ pub const VERSION: &str = "v1alpha1";
 ///
 /// # Errors
 /// Every response that is not a success.
-pub async fn answer(service: &Arc<Service>, reading: &Reading, parts: &Parts, body: Body) -> Result<Response, Problem> {
+pub async fn answer(
+    service: &Arc<Service>,
+    reading: &Reading,
+    parts: &Parts,
+    body: Body,
+) -> Result<Response, Problem> {
     // Discovery is not secret, and the API server requests it before it authenticates itself.
     let public = match reading {
         Reading::Groups => discovery::groups(),
@@ -45,21 +50,47 @@ pub async fn answer(service: &Arc<Service>, reading: &Reading, parts: &Parts, bo
 fn user(service: &Service, parts: &Parts) -> Result<String, Problem> {
     let refused = || problem(UNAUTHENTICATED, "this is read through the API server only");
     let config = service.front_proxy.borrow().clone().ok_or_else(refused)?;
-    let name = parts.extensions.get::<CommonName>().and_then(|name| name.0.as_deref());
+    let name = parts
+        .extensions
+        .get::<CommonName>()
+        .and_then(|name| name.0.as_deref());
     front_proxy::user(&config, name, &parts.headers).ok_or_else(refused)
 }
 
-async fn read(service: &Arc<Service>, reading: &Reading, user: &str, body: Body) -> Result<Response, Problem> {
-    let small = async || Incoming::new(body, crds::datastore::MAX_SMALL, &service.metrics).collect().await;
+async fn read(
+    service: &Arc<Service>,
+    reading: &Reading,
+    user: &str,
+    body: Body,
+) -> Result<Response, Problem> {
+    let small = async || {
+        Incoming::new(body, crds::datastore::MAX_SMALL, &service.metrics)
+            .collect()
+            .await
+    };
     match reading {
         Reading::Groups | Reading::Group | Reading::Resources => Err(problem::not_found("nothing")),
-        Reading::Object { namespace, run, kind, attempt } => runs::object(service, namespace, run, *kind, *attempt).await,
-        Reading::Log { namespace, run, query } => runs::log(service, namespace, run, query).await,
+        Reading::Object {
+            namespace,
+            run,
+            kind,
+            attempt,
+        } => runs::object(service, namespace, run, *kind, *attempt).await,
+        Reading::Log {
+            namespace,
+            run,
+            query,
+        } => runs::log(service, namespace, run, query).await,
         Reading::States { namespace } => states::list(service, namespace).await,
         Reading::Versions(key) => states::versions(service, key).await,
         Reading::Download { key, version } => states::download(service, key, *version).await,
-        Reading::Change { change, namespace, stack } => {
-            let change = states::Asked::parse(*change, namespace, stack.clone(), user, &small().await?)?;
+        Reading::Change {
+            change,
+            namespace,
+            stack,
+        } => {
+            let change =
+                states::Asked::parse(*change, namespace, stack.clone(), user, &small().await?)?;
             change.carry_out(service).await
         }
     }

@@ -84,9 +84,18 @@ impl Reading {
             Self::Log { .. } => "read_log",
             Self::States { .. } | Self::Versions(_) => "read_states",
             Self::Download { .. } => "read_state",
-            Self::Change { change: Change::Restore, .. } => "restore_state",
-            Self::Change { change: Change::Unlock, .. } => "unlock_state",
-            Self::Change { change: Change::HandOver, .. } => "hand_over_state",
+            Self::Change {
+                change: Change::Restore,
+                ..
+            } => "restore_state",
+            Self::Change {
+                change: Change::Unlock,
+                ..
+            } => "unlock_state",
+            Self::Change {
+                change: Change::HandOver,
+                ..
+            } => "hand_over_state",
         }
     }
 }
@@ -104,40 +113,83 @@ pub const BASE: &str = "/apis/read.pawl.run/v1alpha1/namespaces/{namespace}";
 
 /// The paths below [`BASE`].
 pub const ROWS: [Row<Reading>; 11] = [
-    ("GET", "/terraformruns/{run}/plan", |asked| object(asked, ObjectKind::Plan)),
-    ("GET", "/terraformruns/{run}/planjson", |asked| object(asked, ObjectKind::PlanJson)),
-    ("GET", "/terraformruns/{run}/erroredstate", |asked| object(asked, ObjectKind::ErroredState)),
+    ("GET", "/terraformruns/{run}/plan", |asked| {
+        object(asked, ObjectKind::Plan)
+    }),
+    ("GET", "/terraformruns/{run}/planjson", |asked| {
+        object(asked, ObjectKind::PlanJson)
+    }),
+    ("GET", "/terraformruns/{run}/erroredstate", |asked| {
+        object(asked, ObjectKind::ErroredState)
+    }),
     ("GET", "/terraformruns/{run}/journal", |asked| {
         let asked = Question::of(asked, &["attempt"])?;
-        let query = LogQuery { phase: Some(JOURNAL), attempt: asked.attempt()?, ..LogQuery::default() };
-        Ok(Reading::Log { run: asked.run()?, query, namespace: asked.namespace })
+        let query = LogQuery {
+            phase: Some(JOURNAL),
+            attempt: asked.attempt()?,
+            ..LogQuery::default()
+        };
+        Ok(Reading::Log {
+            run: asked.run()?,
+            query,
+            namespace: asked.namespace,
+        })
     }),
     ("GET", "/terraformruns/{run}/log", |asked| {
         let asked = Question::of(asked, &["phase", "attempt", "follow", "tail"])?;
         let query = LogQuery {
             phase: asked.get("phase").map(names::phase).transpose()?,
             attempt: asked.attempt()?,
-            follow: asked.get("follow").map(boolean).transpose()?.unwrap_or_default(),
-            tail: asked.get("tail").map(|lines| number(lines, MOST_LINES)).transpose()?,
+            follow: asked
+                .get("follow")
+                .map(boolean)
+                .transpose()?
+                .unwrap_or_default(),
+            tail: asked
+                .get("tail")
+                .map(|lines| number(lines, MOST_LINES))
+                .transpose()?,
         };
         if query.tail.is_some() && query.phase.is_none() {
             return Err(invalid("`tail` needs a phase"));
         }
-        Ok(Reading::Log { run: asked.run()?, query, namespace: asked.namespace })
+        Ok(Reading::Log {
+            run: asked.run()?,
+            query,
+            namespace: asked.namespace,
+        })
     }),
     ("GET", "/states", |asked| {
         let asked = Question::of(asked, &["limit", "resourceVersion"])?;
-        Ok(Reading::States { namespace: asked.namespace })
+        Ok(Reading::States {
+            namespace: asked.namespace,
+        })
     }),
-    ("GET", "/states/{stack}", |asked| Ok(Reading::Versions(Question::of(asked, &["workspace"])?.state()?))),
+    ("GET", "/states/{stack}", |asked| {
+        Ok(Reading::Versions(
+            Question::of(asked, &["workspace"])?.state()?,
+        ))
+    }),
     ("GET", "/states/{stack}/download", |asked| {
         let asked = Question::of(asked, &["workspace", "version"])?;
-        let version = asked.get("version").map(|text| number(text, u64::MAX)).transpose()?;
-        Ok(Reading::Download { key: asked.state()?, version })
+        let version = asked
+            .get("version")
+            .map(|text| number(text, u64::MAX))
+            .transpose()?;
+        Ok(Reading::Download {
+            key: asked.state()?,
+            version,
+        })
     }),
-    ("POST", "/states/{stack}/restore", |asked| change(asked, Change::Restore)),
-    ("POST", "/states/{stack}/unlock", |asked| change(asked, Change::Unlock)),
-    ("POST", "/states/{stack}/handover", |asked| change(asked, Change::HandOver)),
+    ("POST", "/states/{stack}/restore", |asked| {
+        change(asked, Change::Restore)
+    }),
+    ("POST", "/states/{stack}/unlock", |asked| {
+        change(asked, Change::Unlock)
+    }),
+    ("POST", "/states/{stack}/handover", |asked| {
+        change(asked, Change::HandOver)
+    }),
 ];
 
 /// Parameters that clients add to creations.
@@ -156,14 +208,24 @@ impl<'a> Question<'a> {
         let mut parameters = asked.parameters()?;
         // Parameters that clients of the API server add to any request.
         parameters.retain(|(key, _)| !matches!(key.as_str(), "timeout" | "pretty"));
-        if parameters.iter().any(|(key, _)| !known.contains(&key.as_str())) {
+        if parameters
+            .iter()
+            .any(|(key, _)| !known.contains(&key.as_str()))
+        {
             return Err(invalid(format!("the parameters are: {}", known.join(", "))));
         }
-        Ok(Self { asked, namespace, parameters })
+        Ok(Self {
+            asked,
+            namespace,
+            parameters,
+        })
     }
 
     fn get(&self, name: &str) -> Option<&str> {
-        self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.parameters
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
     fn attempt(&self) -> Result<Option<u32>, Problem> {
@@ -176,20 +238,39 @@ impl<'a> Question<'a> {
 
     fn state(&self) -> Result<StateKey, Problem> {
         let workspace = self.get("workspace").unwrap_or("default").to_owned();
-        StateKey::new(&self.namespace, StateId { stack: self.asked.segment("stack").to_owned(), workspace })
+        StateKey::new(
+            &self.namespace,
+            StateId {
+                stack: self.asked.segment("stack").to_owned(),
+                workspace,
+            },
+        )
     }
 }
 
 fn change(asked: &RequestParts<'_>, change: Change) -> Result<Reading, Problem> {
     let asked = Question::of(asked, &CREATION)?;
     let all = change == Change::HandOver && asked.asked.segment("stack") == ALL;
-    let stack = if all { None } else { Some(asked.state()?.id().stack.clone()) };
-    Ok(Reading::Change { change, namespace: asked.namespace, stack })
+    let stack = if all {
+        None
+    } else {
+        Some(asked.state()?.id().stack.clone())
+    };
+    Ok(Reading::Change {
+        change,
+        namespace: asked.namespace,
+        stack,
+    })
 }
 
 fn object(asked: &RequestParts<'_>, kind: ObjectKind) -> Result<Reading, Problem> {
     let asked = Question::of(asked, &["attempt"])?;
-    Ok(Reading::Object { run: asked.run()?, kind, attempt: asked.attempt()?, namespace: asked.namespace })
+    Ok(Reading::Object {
+        run: asked.run()?,
+        kind,
+        attempt: asked.attempt()?,
+        namespace: asked.namespace,
+    })
 }
 
 #[cfg(test)]
@@ -204,7 +285,11 @@ mod tests {
     };
 
     fn parse(method: &Method, rest: &[&str], query: &str) -> Result<Reading, Problem> {
-        let path = format!("{}/{}?{query}", BASE.replace("{namespace}", "team"), rest.join("/"));
+        let path = format!(
+            "{}/{}?{query}",
+            BASE.replace("{namespace}", "team"),
+            rest.join("/")
+        );
         match asked(method, &path)? {
             Route::Read(reading) => Ok(reading),
             other => panic!("{other:?}"),
@@ -217,17 +302,41 @@ mod tests {
 
     #[test]
     fn read_paths_equal_those_of_the_api_group() {
-        assert_eq!(BASE, format!("/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}"));
-        assert_eq!(asked(&Method::GET, &format!("/apis/{GROUP}/{VERSION}")), Ok(Route::Read(Reading::Resources)));
-        assert_eq!(asked(&Method::GET, &format!("/apis/{GROUP}")), Ok(Route::Read(Reading::Group)));
-        assert_eq!(asked(&Method::GET, "/apis/"), Ok(Route::Read(Reading::Groups)));
+        assert_eq!(
+            BASE,
+            format!("/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}")
+        );
+        assert_eq!(
+            asked(&Method::GET, &format!("/apis/{GROUP}/{VERSION}")),
+            Ok(Route::Read(Reading::Resources))
+        );
+        assert_eq!(
+            asked(&Method::GET, &format!("/apis/{GROUP}")),
+            Ok(Route::Read(Reading::Group))
+        );
+        assert_eq!(
+            asked(&Method::GET, "/apis/"),
+            Ok(Route::Read(Reading::Groups))
+        );
     }
 
     #[test]
     fn log_query_parameters_are_parsed() {
         let log = |query| get(&["terraformruns", "net", "log"], query);
-        let Ok(Reading::Log { query, .. }) = log("follow=true&phase=apply&attempt=2&tail=10&timeout=5s") else { panic!() };
-        assert_eq!(query, LogQuery { phase: Some("apply"), attempt: Some(2), follow: true, tail: Some(10) });
+        let Ok(Reading::Log { query, .. }) =
+            log("follow=true&phase=apply&attempt=2&tail=10&timeout=5s")
+        else {
+            panic!()
+        };
+        assert_eq!(
+            query,
+            LogQuery {
+                phase: Some("apply"),
+                attempt: Some(2),
+                follow: true,
+                tail: Some(10)
+            }
+        );
         for bad in [
             "phase=x",
             "attempt=0",
@@ -244,22 +353,47 @@ mod tests {
 
     #[test]
     fn state_paths_have_stack_and_workspace() {
-        let Ok(Reading::Versions(key)) = get(&["states", "net"], "workspace=a.b") else { panic!() };
-        assert_eq!((key.id().stack.as_str(), key.id().workspace.as_str()), ("net", "a.b"));
-        let Ok(Reading::Versions(key)) = get(&["states", "net"], "") else { panic!() };
+        let Ok(Reading::Versions(key)) = get(&["states", "net"], "workspace=a.b") else {
+            panic!()
+        };
+        assert_eq!(
+            (key.id().stack.as_str(), key.id().workspace.as_str()),
+            ("net", "a.b")
+        );
+        let Ok(Reading::Versions(key)) = get(&["states", "net"], "") else {
+            panic!()
+        };
         assert_eq!(key.id().workspace, "default");
-        for query in ["workspace=", "workspace=a%2Fb", "workspace=../x", "version=1"] {
+        for query in [
+            "workspace=",
+            "workspace=a%2Fb",
+            "workspace=../x",
+            "version=1",
+        ] {
             assert!(get(&["states", "net"], query).is_err(), "{query}");
         }
         assert!(get(&["states", ".."], "").is_err());
         assert!(parse(&Method::POST, &["states", "net", "restore"], "").is_ok());
         assert!(parse(&Method::DELETE, &["states", "net"], "").is_err());
-        let over = |stack| parse(&Method::POST, &["states", stack, "handover"], "fieldManager=kubectl");
+        let over = |stack| {
+            parse(
+                &Method::POST,
+                &["states", stack, "handover"],
+                "fieldManager=kubectl",
+            )
+        };
         let of = |stack: Option<&str>| {
             let stack = stack.map(str::to_owned);
-            Reading::Change { change: Change::HandOver, namespace: "team".into(), stack }
+            Reading::Change {
+                change: Change::HandOver,
+                namespace: "team".into(),
+                stack,
+            }
         };
-        assert_eq!((over("net"), over("-")), (Ok(of(Some("net"))), Ok(of(None))));
+        assert_eq!(
+            (over("net"), over("-")),
+            (Ok(of(Some("net"))), Ok(of(None)))
+        );
         assert!(over("..").is_err() && over("--").is_err());
     }
 
@@ -271,10 +405,14 @@ mod tests {
         let mut rng = StdRng::seed_from_u64(5);
         let mut understood = 0;
         for _ in 0..20_000 {
-            let query: String = (0..rng.random_range(0..9)).map(|_| parts[rng.random_range(0..parts.len())]).collect();
+            let query: String = (0..rng.random_range(0..9))
+                .map(|_| parts[rng.random_range(0..parts.len())])
+                .collect();
             if let Ok(Reading::Log { query, .. }) = get(&["terraformruns", "net", "log"], &query) {
                 understood += 1;
-                assert!(query.tail.is_none_or(|lines| lines <= MOST_LINES) && query.attempt != Some(0));
+                assert!(
+                    query.tail.is_none_or(|lines| lines <= MOST_LINES) && query.attempt != Some(0)
+                );
             }
         }
         assert!(understood > 100, "{understood}");

@@ -43,13 +43,21 @@ pub async fn object(
             let mut response = content(service, &object.stored, object.content).await?;
             let of = match kind {
                 ObjectKind::PlanJson | ObjectKind::ErroredState => "application/json",
-                ObjectKind::Plan | ObjectKind::Bundle | ObjectKind::Result => "text/plain; charset=utf-8",
+                ObjectKind::Plan | ObjectKind::Bundle | ObjectKind::Result => {
+                    "text/plain; charset=utf-8"
+                }
             };
-            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(of));
+            response
+                .headers_mut()
+                .insert(header::CONTENT_TYPE, HeaderValue::from_static(of));
             return Ok(response);
         }
     }
-    let what = if kind == ObjectKind::ErroredState { "state that could not be saved" } else { "plan" };
+    let what = if kind == ObjectKind::ErroredState {
+        "state that could not be saved"
+    } else {
+        "plan"
+    };
     Err(not_found(format!("no {what} of run {run} is stored")))
 }
 
@@ -57,13 +65,19 @@ pub async fn object(
 ///
 /// # Errors
 /// `NotFound`, `Unavailable`; `Corrupt` and `KeyMissing` when the start cannot be read.
-pub async fn log(service: &Arc<Service>, namespace: &str, run: &str, query: &LogQuery) -> Result<Response, Problem> {
+pub async fn log(
+    service: &Arc<Service>,
+    namespace: &str,
+    run: &str,
+    query: &LogQuery,
+) -> Result<Response, Problem> {
     let view = service.lookup.live(namespace, run).await?;
     if query.attempt.is_some_and(|attempt| attempt > view.newest()) {
         return Err(not_found(format!("run {run} has no such attempt")));
     }
     let permit = service.follows.clone().try_acquire_owned();
-    let permit = permit.map_err(|_| problem(UNAVAILABLE, "too many logs are read at a time; try again"))?;
+    let permit =
+        permit.map_err(|_| problem(UNAVAILABLE, "too many logs are read at a time; try again"))?;
     let (out, mut pieces) = mpsc::channel::<Result<Bytes, Problem>>(1);
     let follow = Follow {
         service: service.clone(),
@@ -73,7 +87,9 @@ pub async fn log(service: &Arc<Service>, namespace: &str, run: &str, query: &Log
         tail: query.tail,
         // With all attempts in one text, each log has a header line.
         headers: query.phase.is_none() && query.attempt.is_none(),
-        phases: query.phase.map_or_else(|| LOG_PHASES.to_vec(), |phase| vec![phase]),
+        phases: query
+            .phase
+            .map_or_else(|| LOG_PHASES.to_vec(), |phase| vec![phase]),
         out,
     };
     let (first, last) = match (query.attempt, query.phase) {
@@ -92,11 +108,16 @@ pub async fn log(service: &Arc<Service>, namespace: &str, run: &str, query: &Log
     };
     let rest = futures::stream::poll_fn(move |context| pieces.poll_recv(context));
     let metrics = service.metrics.clone();
-    let all = futures::stream::iter(first).chain(rest).inspect(move |piece| match piece {
-        Ok(piece) => metrics.sent(piece.len()),
-        Err(problem) => tracing::error!(reason = problem.reason, "{}", problem.message),
-    });
+    let all = futures::stream::iter(first)
+        .chain(rest)
+        .inspect(move |piece| match piece {
+            Ok(piece) => metrics.sent(piece.len()),
+            Err(problem) => tracing::error!(reason = problem.reason, "{}", problem.message),
+        });
     let mut response = Response::new(Body::from_stream(all));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
     Ok(response)
 }

@@ -109,7 +109,11 @@ pub async fn versions(service: &Service, key: &StateKey) -> Result<Response, Pro
 async fn existing(service: &Service, key: &StateKey) -> Result<Newest, Problem> {
     let newest = service.states.newest(key).await?;
     if newest.number == 0 {
-        return Err(not_found(format!("there is no state of stack {} and workspace {}", key.id().stack, key.id().workspace)));
+        return Err(not_found(format!(
+            "there is no state of stack {} and workspace {}",
+            key.id().stack,
+            key.id().workspace
+        )));
     }
     Ok(newest)
 }
@@ -118,11 +122,26 @@ async fn existing(service: &Service, key: &StateKey) -> Result<Newest, Problem> 
 ///
 /// # Errors
 /// `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
-pub async fn download(service: &Service, key: &StateKey, number: Option<u64>) -> Result<Response, Problem> {
+pub async fn download(
+    service: &Service,
+    key: &StateKey,
+    number: Option<u64>,
+) -> Result<Response, Problem> {
     let found = service.states.get(key, number).await?;
     let (version, stream) = found.ok_or_else(|| not_found("the state has no version"))?;
-    let mut response = content(service, &Stored { digest: version.digest, size: version.size }, stream).await?;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut response = content(
+        service,
+        &Stored {
+            digest: version.digest,
+            size: version.size,
+        },
+        stream,
+    )
+    .await?;
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     Ok(response)
 }
 
@@ -131,16 +150,33 @@ impl<'a> Asked<'a> {
     ///
     /// # Errors
     /// `Invalid`.
-    pub fn parse(change: Change, namespace: &'a str, stack: Option<String>, user: &'a str, body: &[u8]) -> Result<Self, Problem> {
-        let version = if change == Change::Restore { r#""version": 3, "# } else { "" };
+    pub fn parse(
+        change: Change,
+        namespace: &'a str,
+        stack: Option<String>,
+        user: &'a str,
+        body: &[u8],
+    ) -> Result<Self, Problem> {
+        let version = if change == Change::Restore {
+            r#""version": 3, "#
+        } else {
+            ""
+        };
         let example = format!(r#"{{"workspace": "default", {version}"reason": "…"}}"#);
-        let wrong = |error: &dyn Display| invalid(format!("the body has to be like {example}: {error}"));
+        let wrong =
+            |error: &dyn Display| invalid(format!("the body has to be like {example}: {error}"));
         let mut body: Body = serde_json::from_slice(body).map_err(|error| wrong(&error))?;
         if change == Change::Restore && body.version.is_none() {
             return Err(wrong(&"`version` is missing"));
         }
         body.reason = reason(&body.reason)?.to_owned();
-        Ok(Self { change, namespace, stack, user, body })
+        Ok(Self {
+            change,
+            namespace,
+            stack,
+            user,
+            body,
+        })
     }
 
     /// # Errors
@@ -149,14 +185,19 @@ impl<'a> Asked<'a> {
         let (user, reason, namespace) = (self.user, self.body.reason.as_str(), self.namespace);
         let key = match (self.stack, self.body.workspace) {
             (Some(stack), workspace) => {
-                let id = StateId { stack, workspace: workspace.unwrap_or_else(|| "default".into()) };
+                let id = StateId {
+                    stack,
+                    workspace: workspace.unwrap_or_else(|| "default".into()),
+                };
                 let key = StateKey::new(namespace, id)?;
                 existing(service, &key).await?;
                 key
             }
             (None, None) => return hand_over(service, namespace, None, user, reason).await,
             (None, Some(_)) => {
-                return Err(invalid("`workspace` goes with a stack; all states of the namespace were asked for"));
+                return Err(invalid(
+                    "`workspace` goes with a stack; all states of the namespace were asked for",
+                ));
             }
         };
         match self.change {
@@ -168,10 +209,14 @@ impl<'a> Asked<'a> {
             }
             Change::Unlock => {
                 let removed = service.states.force_unlock(&key, user, reason).await?;
-                let removed = removed.ok_or_else(|| not_found("the lock of this state is not held"))?;
+                let removed =
+                    removed.ok_or_else(|| not_found("the lock of this state is not held"))?;
                 let (run, attempt) = (&removed.run, removed.attempt);
                 tracing::info!(state = %key.prefix(), user, reason, run, attempt, "a lock was removed");
-                Ok(problem::json(StatusCode::OK, &json!({"removed": lock(&removed)})))
+                Ok(problem::json(
+                    StatusCode::OK,
+                    &json!({"removed": lock(&removed)}),
+                ))
             }
             Change::HandOver => hand_over(service, namespace, Some(key), user, reason).await,
         }
@@ -206,14 +251,19 @@ async fn hand_over(
         }
         items.push(item);
     }
-    Ok(problem::json(StatusCode::OK, &json!({"namespaceUid": uid, "items": items})))
+    Ok(problem::json(
+        StatusCode::OK,
+        &json!({"namespaceUid": uid, "items": items}),
+    ))
 }
 
 /// Validates the reason that people give; it is stored with the state.
 fn reason(text: &str) -> Result<&str, Problem> {
     let text = text.trim();
     if text.is_empty() || text.len() > 512 || text.chars().any(char::is_control) {
-        return Err(invalid("`reason` has to say why, in one line of at most 512 bytes"));
+        return Err(invalid(
+            "`reason` has to say why, in one line of at most 512 bytes",
+        ));
     }
     Ok(text)
 }

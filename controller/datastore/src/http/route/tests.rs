@@ -20,9 +20,22 @@ pub(crate) fn asked(method: &Method, path: &str) -> Result<Route, Problem> {
             Box::pin(std::future::ready(answer))
         })
     });
-    let request = Request::builder().method(method).uri(path).body(Body::empty()).map_err(|_| invalid("no path"))?;
-    let answer = ROUTER.clone().oneshot(request).now_or_never().unwrap().unwrap();
-    answer.extensions().get::<Result<Route, Problem>>().unwrap().clone()
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .body(Body::empty())
+        .map_err(|_| invalid("no path"))?;
+    let answer = ROUTER
+        .clone()
+        .oneshot(request)
+        .now_or_never()
+        .unwrap()
+        .unwrap();
+    answer
+        .extensions()
+        .get::<Result<Route, Problem>>()
+        .unwrap()
+        .clone()
 }
 
 fn of(method: &Method, path: &str) -> Result<Route, String> {
@@ -33,43 +46,106 @@ fn of(method: &Method, path: &str) -> Result<Route, String> {
 fn protocol_paths_are_parsed() {
     let base = attempt_path("team", "net", 2);
     let ask = |method, rest: &str| match of(&method, &format!("{base}/{rest}")) {
-        Ok(Route::Attempt { namespace, run, attempt, ask, query }) => {
-            assert_eq!((namespace.as_str(), run.as_str(), attempt), ("team", "net", 2));
+        Ok(Route::Attempt {
+            namespace,
+            run,
+            attempt,
+            ask,
+            query,
+        }) => {
+            assert_eq!(
+                (namespace.as_str(), run.as_str(), attempt),
+                ("team", "net", 2)
+            );
             (ask, query)
         }
         other => panic!("{rest}: {other:?}"),
     };
-    assert_eq!(ask(Method::PUT, "objects/bundle").0, Ask::Put(ObjectKind::Bundle));
-    assert_eq!(ask(Method::GET, "objects/plan").0, Ask::Get(ObjectKind::Plan));
-    assert_eq!(ask(Method::GET, "objects/planjson/digest").0, Ask::Digest(ObjectKind::PlanJson));
+    assert_eq!(
+        ask(Method::PUT, "objects/bundle").0,
+        Ask::Put(ObjectKind::Bundle)
+    );
+    assert_eq!(
+        ask(Method::GET, "objects/plan").0,
+        Ask::Get(ObjectKind::Plan)
+    );
+    assert_eq!(
+        ask(Method::GET, "objects/planjson/digest").0,
+        Ask::Digest(ObjectKind::PlanJson)
+    );
     let (log, query) = ask(Method::PUT, "log/plan?offset=12&end=true");
     assert_eq!((log, query.offset, query.end), (Ask::Log("plan"), 12, true));
     let (journal, query) = ask(Method::PUT, "log/journal?offset=7");
-    assert_eq!((journal, query.offset, ask(Method::GET, "recover").0), (Ask::Log("journal"), 7, Ask::Recover));
-    assert_eq!(ask(Method::PUT, "state?lock=a%2Fb").1.lock.as_deref(), Some("a/b"));
+    assert_eq!(
+        (journal, query.offset, ask(Method::GET, "recover").0),
+        (Ask::Log("journal"), 7, Ask::Recover)
+    );
+    assert_eq!(
+        ask(Method::PUT, "state?lock=a%2Fb").1.lock.as_deref(),
+        Some("a/b")
+    );
     assert_eq!(ask(Method::DELETE, "lock?lock=x").0, Ask::Unlock);
     let uid = "/v1/namespaces/team/uids/0b9c1a4e-1f7e";
     let run = RunKey::new("team", "0b9c1a4e-1f7e").unwrap();
-    let lock = Route::Uid { run: run.clone(), ask: UidAsk::ReleaseLock };
+    let lock = Route::Uid {
+        run: run.clone(),
+        ask: UidAsk::ReleaseLock,
+    };
     assert_eq!(of(&Method::DELETE, &format!("{uid}/lock")), Ok(lock));
-    assert_eq!(of(&Method::DELETE, uid), Ok(Route::Uid { run: run.clone(), ask: UidAsk::Delete }));
+    assert_eq!(
+        of(&Method::DELETE, uid),
+        Ok(Route::Uid {
+            run: run.clone(),
+            ask: UidAsk::Delete
+        })
+    );
     let snapshots = crds::datastore::snapshots_path("team", "0b9c1a4e-1f7e");
-    let (of_repository, commit) = (RepositoryKey::new("team", "0b9c1a4e-1f7e").unwrap(), "a".repeat(40));
+    let (of_repository, commit) = (
+        RepositoryKey::new("team", "0b9c1a4e-1f7e").unwrap(),
+        "a".repeat(40),
+    );
     for (method, rest, ask) in [
-        (Method::PUT, format!("/{commit}"), SnapshotAsk::Put(commit.clone())),
-        (Method::GET, format!("/{commit}/digest"), SnapshotAsk::Digest(commit.clone())),
+        (
+            Method::PUT,
+            format!("/{commit}"),
+            SnapshotAsk::Put(commit.clone()),
+        ),
+        (
+            Method::GET,
+            format!("/{commit}/digest"),
+            SnapshotAsk::Digest(commit.clone()),
+        ),
         (Method::GET, String::new(), SnapshotAsk::List),
-        (Method::DELETE, format!("/{commit}"), SnapshotAsk::Delete(commit.clone())),
+        (
+            Method::DELETE,
+            format!("/{commit}"),
+            SnapshotAsk::Delete(commit.clone()),
+        ),
     ] {
-        let route = Route::Snapshots { of: of_repository.clone(), ask };
+        let route = Route::Snapshots {
+            of: of_repository.clone(),
+            ask,
+        };
         assert_eq!(of(&method, &format!("{snapshots}{rest}")), Ok(route));
-        assert_eq!(of(&method, &format!("{snapshots}{rest}?x=1")), Err(NOT_FOUND.into()));
+        assert_eq!(
+            of(&method, &format!("{snapshots}{rest}?x=1")),
+            Err(NOT_FOUND.into())
+        );
     }
     for trick in ["main", "..", "%2e%2e", &"A".repeat(40), &"a".repeat(41)] {
-        assert!(of(&Method::DELETE, &format!("{snapshots}/{trick}")).is_err(), "{trick}");
+        assert!(
+            of(&Method::DELETE, &format!("{snapshots}/{trick}")).is_err(),
+            "{trick}"
+        );
     }
     assert_eq!(ask(Method::GET, "source").0, Ask::Source);
-    assert_eq!(of(&Method::DELETE, &format!("{uid}?only=bundle")), Ok(Route::Uid { run, ask: UidAsk::DeleteBundles }));
+    assert_eq!(
+        of(&Method::DELETE, &format!("{uid}?only=bundle")),
+        Ok(Route::Uid {
+            run,
+            ask: UidAsk::DeleteBundles
+        })
+    );
 }
 
 #[test]
@@ -86,7 +162,10 @@ fn malicious_paths_are_not_found() {
         "/v1/namespaces/team/runs/net/attempts/2/../1/claim",
         "/v1/namespaces/team/uids/../claim",
     ] {
-        assert!(of(&Method::PUT, path).is_err() && of(&Method::GET, path).is_err(), "{path}");
+        assert!(
+            of(&Method::PUT, path).is_err() && of(&Method::GET, path).is_err(),
+            "{path}"
+        );
     }
     for rest in [
         "objects/../result",
@@ -103,15 +182,28 @@ fn malicious_paths_are_not_found() {
         "state?lock=a&lock=b",
         "claim?x=1",
     ] {
-        assert!(of(&Method::PUT, &format!("{base}/{rest}")).is_err(), "{rest}");
+        assert!(
+            of(&Method::PUT, &format!("{base}/{rest}")).is_err(),
+            "{rest}"
+        );
     }
-    assert_eq!(of(&Method::DELETE, "/v1/namespaces/team/uids/u1?only=bundles"), Err("Invalid".into()));
-    assert_eq!(of(&Method::DELETE, "/v1/namespaces/team/uids/u1?"), Err("Invalid".into()));
+    assert_eq!(
+        of(&Method::DELETE, "/v1/namespaces/team/uids/u1?only=bundles"),
+        Err("Invalid".into())
+    );
+    assert_eq!(
+        of(&Method::DELETE, "/v1/namespaces/team/uids/u1?"),
+        Err("Invalid".into())
+    );
     let long = asked(&Method::GET, &format!("/{}", "x".repeat(5000))).unwrap_err();
     assert_eq!(long.message, "the path is too long");
     for method in [Method::HEAD, Method::POST, Method::OPTIONS] {
         let wrong = asked(&method, crds::datastore::WANTED_PATH).unwrap_err();
-        assert_eq!((wrong.reason.as_str(), wrong.message.as_str()), (NOT_FOUND, nothing().message.as_str()), "{method}");
+        assert_eq!(
+            (wrong.reason.as_str(), wrong.message.as_str()),
+            (NOT_FOUND, nothing().message.as_str()),
+            "{method}"
+        );
     }
 }
 
@@ -139,11 +231,16 @@ fn random_paths_give_only_valid_names() {
             path.push_str(parts[rng.random_range(0..parts.len())]);
         }
         for method in [Method::GET, Method::PUT, Method::DELETE, Method::POST] {
-            let Ok(route) = of(&method, &path) else { continue };
+            let Ok(route) = of(&method, &path) else {
+                continue;
+            };
             understood += 1;
             match route {
                 Route::Attempt { namespace, run, .. } => {
-                    assert!(names::namespace(&namespace).is_ok() && names::run(&run).is_ok(), "{path}");
+                    assert!(
+                        names::namespace(&namespace).is_ok() && names::run(&run).is_ok(),
+                        "{path}"
+                    );
                 }
                 Route::Uid { run, .. } => {
                     for name in [run.prefix(), run.claim(), run.mark()] {

@@ -53,7 +53,12 @@ impl Store {
             let patience = patience.as_secs();
             Error::unavailable(format!("{tool} {version} is being installed by another process for more than {patience} s"))
         })?;
-        Ok(Turn { store: self.clone(), tool, version: version.clone(), _lock: lock })
+        Ok(Turn {
+            store: self.clone(),
+            tool,
+            version: version.clone(),
+            _lock: lock,
+        })
     }
 }
 
@@ -79,10 +84,23 @@ impl Turn {
     /// # Errors
     /// Storage: the cache is not writable.
     pub fn begin(&self) -> Result<Staging<'_>> {
-        let dir = self.store.dir.begin(&self.store.key(self.tool, &self.version))?;
+        let dir = self
+            .store
+            .dir
+            .begin(&self.store.key(self.tool, &self.version))?;
         let binary = dir.join(self.tool.binary());
-        let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&binary).map_err(at(&binary))?;
-        Ok(Staging { turn: self, dir, file: Hashing::new(file), done: false })
+        let file = OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .mode(0o600)
+            .open(&binary)
+            .map_err(at(&binary))?;
+        Ok(Staging {
+            turn: self,
+            dir,
+            file: Hashing::new(file),
+            done: false,
+        })
     }
 }
 
@@ -110,21 +128,35 @@ impl Staging<'_> {
     /// # Errors
     /// Integrity when it is empty, storage when the disk failed; the version then does not exist.
     pub fn commit(mut self, proof: &Proof) -> Result<Installed> {
-        let Turn { store, tool, version, .. } = self.turn;
+        let Turn {
+            store,
+            tool,
+            version,
+            ..
+        } = self.turn;
         let (tool, staged) = (*tool, self.dir.join(self.turn.tool.binary()));
         let size = self.file.written();
         if size == 0 {
-            return Err(Error::integrity(format!("the executable of {tool} {version} is empty")));
+            return Err(Error::integrity(format!(
+                "the executable of {tool} {version} is empty"
+            )));
         }
         let digest = self.file.digest().to_string();
         let file = self.file.get_ref();
-        file.set_permissions(fs::Permissions::from_mode(0o555)).map_err(at(&staged))?;
+        file.set_permissions(fs::Permissions::from_mode(0o555))
+            .map_err(at(&staged))?;
         file.sync_all().map_err(at(&staged))?;
-        verify::remember(&self.dir, &verify::Stamp::of(&staged).map_err(at(&staged))?, &digest)?;
-        let text = serde_json::to_vec_pretty(proof).map_err(|error| Error::storage("proof.json", &error.into()))?;
+        verify::remember(
+            &self.dir,
+            &verify::Stamp::of(&staged).map_err(at(&staged))?,
+            &digest,
+        )?;
+        let text = serde_json::to_vec_pretty(proof)
+            .map_err(|error| Error::storage("proof.json", &error.into()))?;
         for (name, bytes) in [(PROOF, text.as_slice()), (USED, b"")] {
             let path = self.dir.join(name);
-            let written = File::create(&path).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+            let written = File::create(&path)
+                .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
             written.map_err(at(&path))?;
         }
         sync(&self.dir)?;
@@ -140,7 +172,12 @@ impl Staging<'_> {
                     fs::rename(self.dir.join(PROOF), &path).map_err(at(&path))?;
                 }
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists
+                ) =>
+            {
                 // A directory of that name that is no version is not in use.
                 remove(&target)?;
                 fs::rename(&self.dir, &target).map_err(at(&target))?;
@@ -153,7 +190,14 @@ impl Staging<'_> {
         }
         store.dir.sync_above(&target)?;
         let binary = target.join(tool.binary());
-        Ok(Installed { tool, version: version.clone(), digest, binary, size, used: SystemTime::now() })
+        Ok(Installed {
+            tool,
+            version: version.clone(),
+            digest,
+            binary,
+            size,
+            used: SystemTime::now(),
+        })
     }
 }
 

@@ -58,7 +58,8 @@ impl Installed {
 
     pub(crate) fn set_proof(&self, proof: &install::Proof) -> Result<()> {
         let path = self.dir().join(PROOF);
-        let bytes = serde_json::to_vec_pretty(proof).map_err(|error| Error::storage(path.display(), &error.into()))?;
+        let bytes = serde_json::to_vec_pretty(proof)
+            .map_err(|error| Error::storage(path.display(), &error.into()))?;
         replace(&path, &bytes)
     }
 }
@@ -66,7 +67,10 @@ impl Installed {
 impl Store {
     /// Makes a handle. The directory is created with the first installation.
     pub fn at(root: impl Into<PathBuf>, platform: Platform) -> Self {
-        Self { dir: SharedDir::at(root), platform }
+        Self {
+            dir: SharedDir::at(root),
+            platform,
+        }
     }
 
     /// All versions of this platform. Other directories and leftovers are skipped.
@@ -78,7 +82,11 @@ impl Store {
         for tool in Tool::ALL {
             for name in names(&self.dir.root().join(tool.directory()))? {
                 // A version has one directory, named by its canonical text.
-                if let Some(version) = name.parse::<Version>().ok().filter(|version| version.to_string() == name) {
+                if let Some(version) = name
+                    .parse::<Version>()
+                    .ok()
+                    .filter(|version| version.to_string() == name)
+                {
                     found.extend(self.of(tool, &version)?);
                 }
             }
@@ -111,7 +119,8 @@ impl Store {
     pub fn proof(&self, installed: &Installed) -> Result<install::Proof> {
         let path = installed.dir().join(PROOF);
         let bytes = fs::read(&path).map_err(at(&path))?;
-        serde_json::from_slice(&bytes).map_err(|error| Error::storage(path.display(), &error.into()))
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Error::storage(path.display(), &error.into()))
     }
 
     /// Removes a version.
@@ -125,25 +134,44 @@ impl Store {
         let place = self.place(tool, version);
         let mut found = Vec::new();
         for digest in names(&place)? {
-            if digest.len() != 64 || !digest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            if digest.len() != 64
+                || !digest
+                    .bytes()
+                    .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+            {
                 continue;
             }
             let dir = place.join(&digest);
             let binary = dir.join(tool.binary());
             // Does not follow a link: installed executables are files.
-            let Ok(meta) = fs::symlink_metadata(&binary) else { continue };
+            let Ok(meta) = fs::symlink_metadata(&binary) else {
+                continue;
+            };
             if !meta.is_file() || !dir.join(PROOF).is_file() {
                 continue;
             }
-            let used = fs::metadata(dir.join(USED)).and_then(|meta| meta.modified()).or_else(|_| meta.modified());
+            let used = fs::metadata(dir.join(USED))
+                .and_then(|meta| meta.modified())
+                .or_else(|_| meta.modified());
             let used = used.unwrap_or(SystemTime::UNIX_EPOCH);
-            found.push(Installed { tool, version: version.clone(), digest, binary, size: meta.len(), used });
+            found.push(Installed {
+                tool,
+                version: version.clone(),
+                digest,
+                binary,
+                size: meta.len(),
+                used,
+            });
         }
         Ok(found)
     }
 
     fn place(&self, tool: Tool, version: &Version) -> PathBuf {
-        self.dir.root().join(tool.directory()).join(version.to_string()).join(self.platform.to_string())
+        self.dir
+            .root()
+            .join(tool.directory())
+            .join(version.to_string())
+            .join(self.platform.to_string())
     }
 
     /// The name of a version's lock and of its staging directory.

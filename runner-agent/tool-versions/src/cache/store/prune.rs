@@ -13,6 +13,15 @@ impl Store {
     /// Storage: the cache is not readable or writable. Earlier removals stay.
     pub fn prune(&self, most: u64, spared: SystemTime) -> Result<Vec<Installed>> {
         self.dir.tidy()?;
-        self.dir.make_room(self.list()?, |one| Piece { dir: one.dir(), size: one.size, used: one.used }, most, spared)
+        self.dir.make_room(
+            self.list()?,
+            |one| Piece {
+                dir: one.dir(),
+                size: one.size,
+                used: one.used,
+            },
+            most,
+            spared,
+        )
     }
 }

@@ -62,7 +62,10 @@ struct Seen {
 /// Stores the stamp and digest of a file.
 pub(super) fn remember(dir: &Path, stamp: &Stamp, digest: &str) -> Result<()> {
     let path = dir.join(SEEN);
-    let bytes = serde_json::to_vec(&Seen { stamp: *stamp, digest: digest.to_owned() });
+    let bytes = serde_json::to_vec(&Seen {
+        stamp: *stamp,
+        digest: digest.to_owned(),
+    });
     replace(&path, &bytes.map_err(|error| at(&path)(error.into()))?)
 }
 
@@ -79,14 +82,21 @@ impl Store {
     /// # Errors
     /// Integrity when its bytes have changed, unavailable when it is being removed, storage when the disk failed.
     pub fn take(&self, installed: Installed) -> Result<InUse> {
-        let gone = || Error::unavailable(format!("{} {} is being removed from the cache", installed.tool, installed.version));
+        let gone = || {
+            Error::unavailable(format!(
+                "{} {} is being removed from the cache",
+                installed.tool, installed.version
+            ))
+        };
         let used = hold(installed.dir())?.ok_or_else(gone)?;
         let stamp = match Stamp::of(&installed.binary) {
             // Removed in between.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(gone()),
             stamp => stamp.map_err(at(&installed.binary))?,
         };
-        let seen = fs::read(installed.dir().join(SEEN)).ok().and_then(|bytes| serde_json::from_slice::<Seen>(&bytes).ok());
+        let seen = fs::read(installed.dir().join(SEEN))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice::<Seen>(&bytes).ok());
         if seen.is_none_or(|seen| seen.stamp != stamp || seen.digest != installed.digest) {
             let found = digest(&installed.binary).map_err(at(&installed.binary))?;
             if found != installed.digest {
@@ -101,6 +111,9 @@ impl Store {
             let _ = remember(installed.dir(), &stamp, &found);
         }
         let _ = used.set_modified(SystemTime::now());
-        Ok(InUse { installed, _shared: used })
+        Ok(InUse {
+            installed,
+            _shared: used,
+        })
     }
 }

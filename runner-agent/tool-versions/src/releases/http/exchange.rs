@@ -4,7 +4,10 @@ use std::io;
 
 use reqwest::{
     Response, StatusCode, Url,
-    header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH},
+    header::{
+        ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue,
+        IF_NONE_MATCH,
+    },
 };
 use tokio::{
     fs::File,
@@ -71,7 +74,10 @@ impl Client {
     ) -> Result<Option<Body>, Trouble> {
         let known = etag.and_then(|tag| HeaderValue::from_str(tag).ok());
         let conditional = known.is_some();
-        let mut request = self.http.get(url.clone()).header(ACCEPT_ENCODING, "identity");
+        let mut request = self
+            .http
+            .get(url.clone())
+            .header(ACCEPT_ENCODING, "identity");
         request = match ask.auth {
             Auth::Basic { user, password } => request.basic_auth(user, Some(password)),
             Auth::Bearer(token) => request.bearer_auth(token),
@@ -81,10 +87,18 @@ impl Client {
             request = request.header(IF_NONE_MATCH, tag);
         }
         // Fails for credentials that no header can hold, such as a token with a line break.
-        let request = request
-            .build()
-            .map_err(|error| Error::configuration(format!("{} cannot be requested: {}", shown(url), causes(error))))?;
-        let response = self.http.execute(request).await.map_err(|error| unsent(ask, url, error))?;
+        let request = request.build().map_err(|error| {
+            Error::configuration(format!(
+                "{} cannot be requested: {}",
+                shown(url),
+                causes(error)
+            ))
+        })?;
+        let response = self
+            .http
+            .execute(request)
+            .await
+            .map_err(|error| unsent(ask, url, error))?;
         match response.status() {
             StatusCode::OK => body(ask, response, to, progress).await.map(Some),
             StatusCode::NOT_MODIFIED if conditional => Ok(None),
@@ -96,30 +110,52 @@ impl Client {
 /// The error of a request without an answer.
 fn unsent(ask: Ask<'_>, url: &Url, error: reqwest::Error) -> Trouble {
     if error.is_redirect() {
-        let refusal = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<Error>());
+        let refusal =
+            std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<Error>());
         if let Some(refusal) = refusal {
             return Trouble::Final(refusal.clone());
         }
     }
     let from = shown(error.url().unwrap_or(url));
     if error.is_builder() {
-        return Trouble::Final(Error::integrity(format!("{from} redirects to no valid address")));
+        return Trouble::Final(Error::integrity(format!(
+            "{from} redirects to no valid address"
+        )));
     }
-    Trouble::again(format!("{from} does not give {}: {}", ask.what, causes(error)))
+    Trouble::again(format!(
+        "{from} does not give {}: {}",
+        ask.what,
+        causes(error)
+    ))
 }
 
 /// Reads the body, and checks its type, encoding and length.
-async fn body(ask: Ask<'_>, mut response: Response, to: &mut Sink<'_>, progress: Progress<'_>) -> Result<Body, Trouble> {
+async fn body(
+    ask: Ask<'_>,
+    mut response: Response,
+    to: &mut Sink<'_>,
+    progress: Progress<'_>,
+) -> Result<Body, Trouble> {
     let (what, url, whole) = (ask.what, shown(response.url()), response.content_length());
     let integrity = |fault: String| Error::integrity(format!("{url} gave {fault}"));
     if is_html(response.headers()) && !ask.html {
-        let text = format!("{url} gave a page of HTML for {what}: a login, a proxy's notice or a maintenance page");
+        let text = format!(
+            "{url} gave a page of HTML for {what}: a login, a proxy's notice or a maintenance page"
+        );
         return Err(Error::unavailable(text).into());
     }
     if let Some(encoding) = encoding(response.headers()) {
-        return Err(integrity(format!("{what} encoded as {encoding}, which was not requested")).into());
+        return Err(integrity(format!(
+            "{what} encoded as {encoding}, which was not requested"
+        ))
+        .into());
     }
-    let too_large = || integrity(format!("more than {} bytes for {what}; it cannot be that", ask.cap));
+    let too_large = || {
+        integrity(format!(
+            "more than {} bytes for {what}; it cannot be that",
+            ask.cap
+        ))
+    };
     if whole.is_some_and(|whole| whole > ask.cap) {
         return Err(too_large().into());
     }
@@ -133,7 +169,10 @@ async fn body(ask: Ask<'_>, mut response: Response, to: &mut Sink<'_>, progress:
             Ok(None) => break,
             Err(error) => {
                 let all = whole.map_or_else(String::new, |whole| format!(" of {whole}"));
-                let text = format!("{url} stopped sending {what} after {bytes} bytes{all}: {}", causes(error));
+                let text = format!(
+                    "{url} stopped sending {what} after {bytes} bytes{all}: {}",
+                    causes(error)
+                );
                 return Err(Trouble::again(text));
             }
         };
@@ -155,7 +194,10 @@ fn etag(headers: &HeaderMap) -> Option<String> {
 }
 
 fn is_html(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes().trim_ascii_start().to_ascii_lowercase()).unwrap_or_default();
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .map(|kind| kind.as_bytes().trim_ascii_start().to_ascii_lowercase())
+        .unwrap_or_default();
     kind.starts_with(b"text/html") || kind.starts_with(b"application/xhtml")
 }
 

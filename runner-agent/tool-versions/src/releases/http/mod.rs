@@ -130,12 +130,18 @@ enum Trouble {
     /// A retry fails as well.
     Final(Error),
     /// A retry may succeed, after this wait if the server requested one.
-    Again { error: Error, after: Option<Duration> },
+    Again {
+        error: Error,
+        after: Option<Duration>,
+    },
 }
 
 impl Trouble {
     fn again(text: impl Into<String>) -> Self {
-        Self::Again { error: Error::unavailable(text), after: None }
+        Self::Again {
+            error: Error::unavailable(text),
+            after: None,
+        }
     }
 }
 
@@ -167,7 +173,9 @@ impl Client {
             builder = builder.no_proxy();
         }
         if let Some(pem) = authority {
-            let authorities = reqwest::Certificate::from_pem_bundle(pem.as_bytes()).ok().filter(|all| !all.is_empty());
+            let authorities = reqwest::Certificate::from_pem_bundle(pem.as_bytes())
+                .ok()
+                .filter(|all| !all.is_empty());
             let authorities = authorities
                 .ok_or_else(|| Error::configuration("the certificate authorities of the mirror, or those of all that is fetched, are no PEM with a certificate in it"))?;
             builder = builder.tls_certs_merge(authorities);
@@ -200,34 +208,63 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::get`], and storage for the file, whose content is then undefined.
-    pub async fn download(&self, ask: Ask<'_>, file: &mut File, progress: Progress<'_>) -> Result<u64> {
-        let body = self.fetch(ask, None, &mut Sink::File(file), progress).await?;
+    pub async fn download(
+        &self,
+        ask: Ask<'_>,
+        file: &mut File,
+        progress: Progress<'_>,
+    ) -> Result<u64> {
+        let body = self
+            .fetch(ask, None, &mut Sink::File(file), progress)
+            .await?;
         Ok(body.map_or(0, |body| body.bytes))
     }
 
     /// Retries until success, a final error or the deadline. `None` when the entity is unchanged.
-    async fn fetch(&self, ask: Ask<'_>, etag: Option<&str>, to: &mut Sink<'_>, progress: Progress<'_>) -> Result<Option<Body>> {
+    async fn fetch(
+        &self,
+        ask: Ask<'_>,
+        etag: Option<&str>,
+        to: &mut Sink<'_>,
+        progress: Progress<'_>,
+    ) -> Result<Option<Body>> {
         let url = address::read(&format!("the address of {}", ask.what), ask.url)?;
-        let whole = if ask.cap > SMALL { self.rules.large } else { self.rules.small };
+        let whole = if ask.cap > SMALL {
+            self.rules.large
+        } else {
+            self.rules.small
+        };
         let deadline = Instant::now() + whole;
         let mut tries = 0;
         loop {
             tries += 1;
-            let (error, after) = match timeout_at(deadline, self.once(ask, &url, etag, to, progress)).await {
-                Ok(Ok(body)) => return Ok(body),
-                Ok(Err(Trouble::Final(error))) => return Err(error),
-                Ok(Err(Trouble::Again { error, after })) => (error, after),
-                Err(_) => {
-                    let seconds = whole.as_secs_f64();
-                    return Err(Error::unavailable(format!("{} did not give {} within {seconds} s", shown(&url), ask.what)));
-                }
-            };
+            let (error, after) =
+                match timeout_at(deadline, self.once(ask, &url, etag, to, progress)).await {
+                    Ok(Ok(body)) => return Ok(body),
+                    Ok(Err(Trouble::Final(error))) => return Err(error),
+                    Ok(Err(Trouble::Again { error, after })) => (error, after),
+                    Err(_) => {
+                        let seconds = whole.as_secs_f64();
+                        return Err(Error::unavailable(format!(
+                            "{} did not give {} within {seconds} s",
+                            shown(&url),
+                            ask.what
+                        )));
+                    }
+                };
             if tries >= self.rules.tries {
-                return Err(Error { text: format!("{}; tried {tries} times", error.text), ..error });
+                return Err(Error {
+                    text: format!("{}; tried {tries} times", error.text),
+                    ..error
+                });
             }
             let wait = waiting::backoff(self.rules.backoff, tries).max(after.unwrap_or_default());
             if wait > self.rules.longest_wait || Instant::now() + wait >= deadline {
-                let text = format!("{}; the next try would be in {} s, which is too late", error.text, wait.as_secs());
+                let text = format!(
+                    "{}; the next try would be in {} s, which is too late",
+                    error.text,
+                    wait.as_secs()
+                );
                 return Err(Error { text, ..error });
             }
             tracing::info!(%error, wait_ms = wait.as_millis(), "a request to a release server is retried");
@@ -242,19 +279,34 @@ fn refused(ask: Ask<'_>, url: &Url, status: StatusCode, headers: &HeaderMap) -> 
     let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
     let after = waiting::asked_for(headers, SystemTime::now());
     // GitHub's secondary rate limit has `Retry-After` with some of the primary limit left.
-    if later || status == StatusCode::FORBIDDEN && (after.is_some() || waiting::is_limit_used_up(headers)) {
-        return Trouble::Again { error: Error::unavailable(format!("{url} answered {status} to {what}")), after };
+    if later
+        || status == StatusCode::FORBIDDEN
+            && (after.is_some() || waiting::is_limit_used_up(headers))
+    {
+        return Trouble::Again {
+            error: Error::unavailable(format!("{url} answered {status} to {what}")),
+            after,
+        };
     }
     let error = match status.as_u16() {
         404 | 410 => Error::absent(what, format_args!("{url} ({status})")),
-        401 | 403 => {
-            Error::configuration(format!("{url} does not give us {what} ({status}): see to the credentials of the mirror"))
-        }
-        407 => Error::configuration(format!("the proxy before {url} wants credentials ({status}): put them into HTTPS_PROXY")),
-        400..=499 => Error::configuration(format!("{url} refuses to give {what} ({status}): is it a release server?")),
-        _ => Error::integrity(format!("{url} answered {status} to {what}, which is no file")),
+        401 | 403 => Error::configuration(format!(
+            "{url} does not give us {what} ({status}): see to the credentials of the mirror"
+        )),
+        407 => Error::configuration(format!(
+            "the proxy before {url} wants credentials ({status}): put them into HTTPS_PROXY"
+        )),
+        400..=499 => Error::configuration(format!(
+            "{url} refuses to give {what} ({status}): is it a release server?"
+        )),
+        _ => Error::integrity(format!(
+            "{url} answered {status} to {what}, which is no file"
+        )),
     };
-    Trouble::Final(Error { status: Some(status.as_u16()), ..error })
+    Trouble::Final(Error {
+        status: Some(status.as_u16()),
+        ..error
+    })
 }
 
 /// A reqwest error with its causes. The URL is left out: it may hold a secret.

@@ -15,22 +15,33 @@ pub fn backoff(base: Duration, tries: u32) -> Duration {
 /// The wait that an answer requests: `Retry-After` in seconds or as a date (RFC 9110, 10.2.3), else GitHub's `X-RateLimit-Reset`
 /// (Unix seconds) when the rate limit is used up. `None` when there is none, or it cannot be parsed.
 pub fn asked_for(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let text = |name: &str| {
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .map(str::trim)
+    };
     if let Some(after) = text(RETRY_AFTER.as_str()) {
-        if after.starts_with(|c: char| c.is_ascii_digit()) && after.chars().all(|c| c.is_ascii_digit()) {
+        if after.starts_with(|c: char| c.is_ascii_digit())
+            && after.chars().all(|c| c.is_ascii_digit())
+        {
             // A number that overflows is longer than any wait.
             return Some(Duration::from_secs(after.parse().unwrap_or(u64::MAX)));
         }
         let date = DateTimeParser::new().parse_timestamp(after).ok()?;
         return Some(until(date.as_second(), now));
     }
-    let reset = is_limit_used_up(headers).then(|| text("x-ratelimit-reset")).flatten()?;
+    let reset = is_limit_used_up(headers)
+        .then(|| text("x-ratelimit-reset"))
+        .flatten()?;
     Some(until(reset.parse().ok()?, now))
 }
 
 /// Whether the rate limit is used up. GitHub then answers 403 as well as 429.
 pub fn is_limit_used_up(headers: &HeaderMap) -> bool {
-    headers.get("x-ratelimit-remaining").is_some_and(|left| left.as_bytes() == b"0")
+    headers
+        .get("x-ratelimit-remaining")
+        .is_some_and(|left| left.as_bytes() == b"0")
 }
 
 fn until(second: i64, now: SystemTime) -> Duration {

@@ -30,11 +30,23 @@ impl Mirror {
     ///
     /// # Errors
     /// Configuration: names the variable and never its value.
-    pub fn from_environment(tool: Tool, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    pub fn from_environment(
+        tool: Tool,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self> {
         let prefix = prefix(tool);
         let name = |suffix: &str| format!("{prefix}_{suffix}");
-        let text = |name: &str| environment(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        let said = |suffix: &str| text(&name(suffix)).map(|text| Named { name: name(suffix), text });
+        let text = |name: &str| {
+            environment(name)
+                .map(|text| text.trim().to_owned())
+                .filter(|text| !text.is_empty())
+        };
+        let said = |suffix: &str| {
+            text(&name(suffix)).map(|text| Named {
+                name: name(suffix),
+                text,
+            })
+        };
         let (base, list, mode) = (said("REMOTE"), said("LIST_URL"), said("LIST_MODE"));
         let mut mirror = Self::placed(tool, base.as_ref(), list.as_ref(), mode.as_ref())?;
         mirror.auth = match (text(&name("REMOTE_USER")), text(&name("REMOTE_PASSWORD"))) {
@@ -45,8 +57,14 @@ impl Mirror {
                 Auth::None
             }
             (user, _) => {
-                let (set, unset) = if user.is_some() { ("USER", "PASSWORD") } else { ("PASSWORD", "USER") };
-                let text = format!("{prefix}_REMOTE_{set} is set and {prefix}_REMOTE_{unset} is not: set both or none");
+                let (set, unset) = if user.is_some() {
+                    ("USER", "PASSWORD")
+                } else {
+                    ("PASSWORD", "USER")
+                };
+                let text = format!(
+                    "{prefix}_REMOTE_{set} is set and {prefix}_REMOTE_{unset} is not: set both or none"
+                );
                 return Err(Error::configuration(text));
             }
         };
@@ -57,8 +75,16 @@ impl Mirror {
     ///
     /// # Errors
     /// Configuration: names the setting and never its value.
-    pub fn placed(tool: Tool, base: Option<&Named>, list: Option<&Named>, mode: Option<&Named>) -> Result<Self> {
-        let location = |said: Option<&Named>| said.map(|said| Location::read(&said.name, &said.text)).transpose();
+    pub fn placed(
+        tool: Tool,
+        base: Option<&Named>,
+        list: Option<&Named>,
+        mode: Option<&Named>,
+    ) -> Result<Self> {
+        let location = |said: Option<&Named>| {
+            said.map(|said| Location::read(&said.name, &said.text))
+                .transpose()
+        };
         let mut mirror = Self::official(tool);
         let list = location(list)?;
         if let Some(base) = location(base)? {
@@ -89,10 +115,21 @@ pub fn platform(tool: Tool, environment: impl Fn(&str) -> Option<String>) -> Res
     let own = format!("{}_ARCH", prefix(tool));
     let mut platform = Platform::here();
     for name in ["TENV_ARCH", &own] {
-        let Some(arch) = environment(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()) else { continue };
+        let Some(arch) = environment(name)
+            .map(|text| text.trim().to_owned())
+            .filter(|text| !text.is_empty())
+        else {
+            continue;
+        };
         // The architecture becomes a part of URLs and paths.
-        if arch.len() > 20 || !arch.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()) {
-            return Err(Error::configuration(format!("{name} is no architecture in the words of Go, such as amd64 or arm64")));
+        if arch.len() > 20
+            || !arch
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+        {
+            return Err(Error::configuration(format!(
+                "{name} is no architecture in the words of Go, such as amd64 or arm64"
+            )));
         }
         platform.arch = arch;
         break;
@@ -113,12 +150,22 @@ fn list_of(tool: Tool, from: &Location, said: Option<&Named>) -> Result<(Locatio
     let (layout, mode) = (Layout::of(tool), said.map(|said| said.text.as_str()));
     let last = match from {
         Location::Url(url) => url.rsplit('/').next().unwrap_or_default().to_owned(),
-        Location::File(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        Location::File(path) => path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
     };
     // A URL of a document is used in any mode.
-    let ends_in_json = last.rsplit_once('.').is_some_and(|(_, end)| end.eq_ignore_ascii_case("json"));
+    let ends_in_json = last
+        .rsplit_once('.')
+        .is_some_and(|(_, end)| end.eq_ignore_ascii_case("json"));
     if ends_in_json {
-        let kind = if layout == Layout::HashiCorp { ListKind::HashiCorp } else { ListKind::OpenTofu };
+        let kind = if layout == Layout::HashiCorp {
+            ListKind::HashiCorp
+        } else {
+            ListKind::OpenTofu
+        };
         return Ok((from.clone(), kind));
     }
     let is_url = matches!(from, Location::Url(_));
@@ -129,20 +176,39 @@ fn list_of(tool: Tool, from: &Location, said: Option<&Named>) -> Result<(Locatio
     Ok(match (mode, layout) {
         (None, _) if is_official(from) => (official.list, official.list_kind),
         (None | Some("html"), _) => listing(from, &layout.top(tool)),
-        (Some("api"), Layout::HashiCorp) => (from.join("terraform/index.json"), ListKind::HashiCorp),
+        (Some("api"), Layout::HashiCorp) => {
+            (from.join("terraform/index.json"), ListKind::HashiCorp)
+        }
         (Some("api"), Layout::GitHub) if is_url => {
             // Only GitHub itself has its API on another host.
-            let base = if is_official(from) { &Location::Url("https://api.github.com".to_owned()) } else { from };
-            (base.join(&format!("repos/{}/releases", repository(tool))), ListKind::GitHub)
+            let base = if is_official(from) {
+                &Location::Url("https://api.github.com".to_owned())
+            } else {
+                from
+            };
+            (
+                base.join(&format!("repos/{}/releases", repository(tool))),
+                ListKind::GitHub,
+            )
         }
         (Some("mirror"), Layout::GitHub) if tool == Tool::OpenTofu => {
-            let list = if is_official(from) { official.list } else { from.join("tofu/api.json") };
+            let list = if is_official(from) {
+                official.list
+            } else {
+                from.join("tofu/api.json")
+            };
             (list, ListKind::OpenTofu)
         }
         _ => {
-            let modes = if tool == Tool::OpenTofu { "api, html or mirror" } else { "api or html" };
+            let modes = if tool == Tool::OpenTofu {
+                "api, html or mirror"
+            } else {
+                "api or html"
+            };
             let name = said.map_or("the kind of list", |said| &said.name);
-            return Err(Error::configuration(format!("{name} has to be {modes} (for a directory on disk html), or not set")));
+            return Err(Error::configuration(format!(
+                "{name} has to be {modes} (for a directory on disk html), or not set"
+            )));
         }
     })
 }

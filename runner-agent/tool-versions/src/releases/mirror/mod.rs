@@ -38,9 +38,14 @@ impl Location {
     /// Configuration: another scheme, credentials, a query or a fragment.
     pub fn read(what: &str, text: &str) -> Result<Self> {
         let text = text.trim();
-        if let Some(path) = text.strip_prefix("file://").or_else(|| text.starts_with('/').then_some(text)) {
+        if let Some(path) = text
+            .strip_prefix("file://")
+            .or_else(|| text.starts_with('/').then_some(text))
+        {
             if !path.starts_with('/') {
-                return Err(Error::configuration(format!("{what} names a file, but not from the root: write file:///DIRECTORY")));
+                return Err(Error::configuration(format!(
+                    "{what} names a file, but not from the root: write file:///DIRECTORY"
+                )));
             }
             return Ok(Self::File(PathBuf::from(path)));
         }
@@ -163,25 +168,51 @@ impl Mirror {
     /// The location where the project publishes.
     pub fn official(tool: Tool) -> Self {
         let (list, list_kind, base) = match tool {
-            Tool::OpenTofu => ("https://get.opentofu.org/tofu/api.json".to_owned(), ListKind::OpenTofu, "https://github.com"),
+            Tool::OpenTofu => (
+                "https://get.opentofu.org/tofu/api.json".to_owned(),
+                ListKind::OpenTofu,
+                "https://github.com",
+            ),
             Tool::Terragrunt => {
                 let list = format!("https://api.github.com/repos/{}/releases", repository(tool));
                 (list, ListKind::GitHub, "https://github.com")
             }
             Tool::Terraform => {
                 let base = "https://releases.hashicorp.com";
-                (format!("{base}/terraform/index.json"), ListKind::HashiCorp, base)
+                (
+                    format!("{base}/terraform/index.json"),
+                    ListKind::HashiCorp,
+                    base,
+                )
             }
         };
         let (list, base) = (Location::Url(list), Location::Url(base.to_owned()));
-        Self { tool, list, list_kind, base, layout: Layout::of(tool), auth: Auth::None, github: None, authority: None }
+        Self {
+            tool,
+            list,
+            list_kind,
+            base,
+            layout: Layout::of(tool),
+            auth: Auth::None,
+            github: None,
+            authority: None,
+        }
     }
 
     /// A mirror below a base, whose list is the index of a web server or a directory on disk.
     pub fn below(tool: Tool, base: Location) -> Self {
         let layout = Layout::of(tool);
         let (list, list_kind) = listing(&base, &layout.top(tool));
-        Self { tool, list, list_kind, base, layout, auth: Auth::None, github: None, authority: None }
+        Self {
+            tool,
+            list,
+            list_kind,
+            base,
+            layout,
+            auth: Auth::None,
+            github: None,
+            authority: None,
+        }
     }
 
     pub fn assets(&self, version: &Version, platform: &Platform) -> Assets {
@@ -190,7 +221,10 @@ impl Mirror {
         let (archive, sums) = match tool {
             Tool::OpenTofu | Tool::Terraform => {
                 let name = format!("{}_{version}", tool.binary());
-                (format!("{name}_{platform}.zip"), format!("{name}_SHA256SUMS"))
+                (
+                    format!("{name}_{platform}.zip"),
+                    format!("{name}_SHA256SUMS"),
+                )
             }
             Tool::Terragrunt => (format!("terragrunt_{platform}"), "SHA256SUMS".to_owned()),
         };
@@ -204,13 +238,24 @@ impl Mirror {
             Layout::GitHub => format!("v{version}"),
         };
         let directory = self.base.join(&format!("{}/{tag}", self.layout.top(tool)));
-        let asset = |name: String| Asset { location: directory.join(&name), name };
-        Assets { archive: asset(archive), entry, sums: asset(sums), signatures: signatures.into_iter().map(asset).collect() }
+        let asset = |name: String| Asset {
+            location: directory.join(&name),
+            name,
+        };
+        Assets {
+            archive: asset(archive),
+            entry,
+            sums: asset(sums),
+            signatures: signatures.into_iter().map(asset).collect(),
+        }
     }
 
     /// Whether the mirror needs no network.
     pub const fn is_on_disk(&self) -> bool {
-        matches!((&self.base, &self.list), (Location::File(_), Location::File(_)))
+        matches!(
+            (&self.base, &self.list),
+            (Location::File(_), Location::File(_))
+        )
     }
 
     /// The credentials for a location. The operator's credentials are for the servers of base and list, but never for the projects' own
@@ -218,12 +263,19 @@ impl Mirror {
     pub fn auth_for(&self, location: &Location) -> &Auth {
         let same = |other: &Location| {
             let (one, other) = (location.url(), other.url());
-            one.zip(other).is_some_and(|(one, other)| address::is_same_server(&other, &one))
+            one.zip(other)
+                .is_some_and(|(one, other)| address::is_same_server(&other, &one))
         };
-        if self.auth != Auth::None && (same(&self.base) || same(&self.list)) && !is_official(location) {
+        if self.auth != Auth::None
+            && (same(&self.base) || same(&self.list))
+            && !is_official(location)
+        {
             return &self.auth;
         }
-        self.github.as_ref().filter(|_| self.list_kind == ListKind::GitHub && same(&self.list)).unwrap_or(&Auth::None)
+        self.github
+            .as_ref()
+            .filter(|_| self.list_kind == ListKind::GitHub && same(&self.list))
+            .unwrap_or(&Auth::None)
     }
 }
 
@@ -231,7 +283,13 @@ impl Mirror {
 fn is_official(location: &Location) -> bool {
     let url = location.url();
     let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
-    ["releases.hashicorp.com", "github.com", "api.github.com", "get.opentofu.org"].contains(&host)
+    [
+        "releases.hashicorp.com",
+        "github.com",
+        "api.github.com",
+        "get.opentofu.org",
+    ]
+    .contains(&host)
 }
 
 /// The list of what is below a location.

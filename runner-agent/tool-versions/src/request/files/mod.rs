@@ -44,8 +44,12 @@ impl Form {
     }
 }
 
-const TERRAGRUNT_FILES: [(&str, bool); 4] =
-    [("terragrunt.hcl", false), ("terragrunt.hcl.json", true), ("root.hcl", false), ("root.hcl.json", true)];
+const TERRAGRUNT_FILES: [(&str, bool); 4] = [
+    ("terragrunt.hcl", false),
+    ("terragrunt.hcl.json", true),
+    ("root.hcl", false),
+    ("root.hcl.json", true),
+];
 
 /// The files of a tool in a directory, by precedence.
 fn files(tool: Tool) -> Vec<(&'static str, Form)> {
@@ -77,7 +81,16 @@ fn files(tool: Tool) -> Vec<(&'static str, Form)> {
             "terragrunt_version_constraint",
         ),
     };
-    let hcl = TERRAGRUNT_FILES.map(|(name, json)| (name, if json { Form::HclJson(attribute) } else { Form::Hcl(attribute) }));
+    let hcl = TERRAGRUNT_FILES.map(|(name, json)| {
+        (
+            name,
+            if json {
+                Form::HclJson(attribute)
+            } else {
+                Form::Hcl(attribute)
+            },
+        )
+    });
     plain.iter().copied().chain(hcl).collect()
 }
 
@@ -85,17 +98,30 @@ fn files(tool: Tool) -> Vec<(&'static str, Form)> {
 ///
 /// # Errors
 /// Storage: a file exists and cannot be read.
-pub fn requested(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) -> Result<Option<Said>> {
+pub fn requested(
+    tool: Tool,
+    stack: &Path,
+    root: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Option<Said>> {
     for dir in upward(stack, root) {
         for (name, form) in files(tool) {
             let path = dir.join(name);
-            let Some(text) = place::read(&path)? else { continue };
+            let Some(text) = place::read(&path)? else {
+                continue;
+            };
             let found = form.read(&text).unwrap_or_else(|why| {
-                notes.push(format!("{}: {why}", path.strip_prefix(root).unwrap_or(&path).display()));
+                notes.push(format!(
+                    "{}: {why}",
+                    path.strip_prefix(root).unwrap_or(&path).display()
+                ));
                 None
             });
             if let Some((text, line)) = found {
-                return Ok(Some(Said { text, place: Place::of(&path, root, line) }));
+                return Ok(Some(Said {
+                    text,
+                    place: Place::of(&path, root, line),
+                }));
             }
         }
     }
@@ -119,7 +145,9 @@ pub fn own_file(tool: Tool, stack: &Path, root: &Path) -> Result<Option<(usize, 
             if !matches!(form, Form::Line | Form::Tfswitch(_) | Form::Asdf(_)) {
                 continue;
             }
-            let Some(text) = place::read(&dir.join(name))? else { continue };
+            let Some(text) = place::read(&dir.join(name))? else {
+                continue;
+            };
             let found = form.read(&text).ok().flatten();
             if let Some((_, line)) = found {
                 return Ok(Some((distance, Place::of(&dir.join(name), root, line))));
@@ -144,16 +172,25 @@ pub fn locked(stack: &Path, root: &Path) -> Result<Option<(Tool, Place)>> {
     };
     let line_of = |host: &str| {
         let provider = format!("provider \"{host}/");
-        text.lines().position(|line| line.trim_start().starts_with(&provider)).map(|at| Place::of(&path, root, at + 1))
+        text.lines()
+            .position(|line| line.trim_start().starts_with(&provider))
+            .map(|at| Place::of(&path, root, at + 1))
     };
-    Ok(match (line_of("registry.opentofu.org"), line_of("registry.terraform.io")) {
-        (Some(place), None) => Some((Tool::OpenTofu, place)),
-        (None, Some(place)) => Some((Tool::Terraform, place)),
-        _ => None,
-    })
+    Ok(
+        match (
+            line_of("registry.opentofu.org"),
+            line_of("registry.terraform.io"),
+        ) {
+            (Some(place), None) => Some((Tool::OpenTofu, place)),
+            (None, Some(place)) => Some((Tool::Terraform, place)),
+            _ => None,
+        },
+    )
 }
 
 /// The directories from the stack up to the root of the source.
 fn upward<'a>(stack: &'a Path, root: &'a Path) -> impl Iterator<Item = &'a Path> {
-    stack.ancestors().take_while(move |dir| dir.starts_with(root))
+    stack
+        .ancestors()
+        .take_while(move |dir| dir.starts_with(root))
 }
