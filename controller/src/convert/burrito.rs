@@ -24,7 +24,7 @@ const HINTS: [(&str, &str); 3] = [
     ),
     (
         "applyWithoutPlanArtifact",
-        "what is applied is the plan that was shown, byte for byte",
+        "an apply always uses the stored plan, byte for byte",
     ),
 ];
 

@@ -50,7 +50,7 @@ pub(super) const HINTS: [(&str, &str); 10] = [
 
 /// Fields of an object of `env` or `envFrom`.
 pub(super) const VARIABLE: [(&str, &str); 2] = [
-    ("optional", "what is named has to be there"),
+    ("optional", "the object has to exist"),
     (
         "valueFrom.fieldRef",
         "nothing of the pod is known to a run before it has one",

@@ -531,7 +531,9 @@ mod tests {
         ));
         assert_eq!(refusal, Refusal::HostKey);
         assert!(
-            message.contains("no key is known of h, which has SHA256:abc; nothing was sent"),
+            message.contains(
+                "known_hosts has no key of h, which presented SHA256:abc; nothing was sent"
+            ),
             "{message}"
         );
         assert!(
@@ -540,7 +542,7 @@ mod tests {
         );
         let (_, message) = of(&format!("{shown}@ WARNING: {CHANGED}! @\n{REFUSED}.\n"));
         assert!(
-            message.contains("h has the key SHA256:abc, and another one is known of it"),
+            message.contains("h presented the key SHA256:abc, and known_hosts has another one"),
             "{message}"
         );
         assert!(message.contains("in place of the present one"), "{message}");

@@ -154,7 +154,7 @@ impl Commands {
 pub fn quiet(phase: Phase, since: Timestamp, current: Option<&str>, ends: Option<Ends>) -> String {
     let what = match phase {
         // Only `init` runs in this phase.
-        Phase::AwaitingApproval => "init of the plan that was kept".to_owned(),
+        Phase::AwaitingApproval => "init of the stored plan".to_owned(),
         phase => phase.as_str().to_lowercase(),
     };
     let place = current
@@ -326,7 +326,7 @@ mod tests {
         );
         assert!(
             quiet(Phase::AwaitingApproval, since, None, None)
-                .starts_with("init of the plan that was kept has said nothing")
+                .starts_with("init of the stored plan has printed nothing")
         );
     }
 }

@@ -364,7 +364,7 @@ pub(super) fn stale(mut world: World) -> World {
 
 #[test]
 fn waiting_plan_is_stale_after_another_apply() {
-    let text = "run else/b applied to the same state at 2027-01-15 08:00:00 UTC, after this plan was made: to apply it will most \
+    let text = "run else/b applied to the same state at 2027-01-15 08:00:00 UTC, after this plan was made: applying it will most \
                 likely fail as StalePlan, with nothing changed; a fresh plan is needed";
     let said = |world: &World| {
         let condition = world.whole_condition(PLANNED).clone();

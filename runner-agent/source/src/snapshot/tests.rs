@@ -383,7 +383,7 @@ fn tampered_snapshot_is_refused() {
     refused(&and(file(HEADER, b"{}")), "twice");
     let said = |from: &str, to: &str| described(&entries, from, to);
     refused(&said("{", "x"), "its description is malformed");
-    refused(&said("\"version\":1", "\"version\":2"), "of form 2");
+    refused(&said("\"version\":1", "\"version\":2"), "format version 2");
     refused(&said(&revision, &other), "is of commit");
     let others = opened(&repo.pack(&other).unwrap().1);
     refused(&others, "is of commit");
