@@ -53,7 +53,7 @@ pub(super) const VARIABLE: [(&str, &str); 2] = [
     ("optional", "the object has to exist"),
     (
         "valueFrom.fieldRef",
-        "nothing of the pod is known to a run before it has one",
+        "values are resolved before the run has a pod",
     ),
 ];
 
