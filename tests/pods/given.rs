@@ -1,4 +1,5 @@
-//! The guide's private repositories and registries, replacements, refresh-only runs, and inputs and outputs of a run, in real pods.
+//! In real pods, what the guide shows of private repositories and registries, replaced objects, refresh-only runs, and a run's
+//! inputs and outputs.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! Hooks in real pods: the guide's, and after an apply whose pod dies. `inputs` covers hooks of a plan that another pod applies.
+//! Hooks in real pods: those that the guide shows, and hooks after an apply whose pod dies. Module `inputs` tests the hooks of a
+//! plan that another pod applies.
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, TerraformRunStatus};

@@ -46,7 +46,7 @@ async fn another(scene: &Scene, than: &str) -> Result<String> {
     wait::until(format!("somebody takes over from {than}"), LATER, look).await
 }
 
-/// Terminates a leader and checks that it releases its Lease, so that none waits for its expiry.
+/// Terminates a leader and checks that it releases its Lease, so that no standby waits until the Lease expires.
 async fn gives_back(scene: &Scene, leader: &str) -> Result<()> {
     let version = leases(scene)
         .get(LEASE)

@@ -230,7 +230,8 @@ impl Shared {
         sleep(Duration::from_millis(millis)).await;
     }
 
-    /// Sends a request of a process to the API server or the datastore. A boundary.
+    /// Sends a request of a process to the API server or the datastore. The request is a boundary: a fault may occur
+    /// there.
     pub(crate) async fn request<T: Send + 'static>(
         &self,
         process: &Process,
@@ -305,7 +306,8 @@ impl Shared {
         answer
     }
 
-    /// Starts a step of an agent's work, a boundary. Returns whether the step fails with a network error.
+    /// Starts a step of an agent's work. The step is a boundary: a fault may occur there. Returns whether it fails with a
+    /// network error.
     pub(crate) async fn exec(&self, process: &Process, what: &str) -> bool {
         process.live().await;
         let fault = self.lock().boundary(process, || format!("exec {what}"));

@@ -137,7 +137,7 @@ mod tests {
         found
     }
 
-    /// Tests of the suites have their whole name, or its beginning, in a string: `matrix::{place:?}`.
+    /// Names of suite tests in a source text: string literals, cut at their first brace (`matrix::{place:?}` gives `matrix::`).
     fn written(text: &str) -> impl Iterator<Item = String> {
         let names = text
             .split('"')

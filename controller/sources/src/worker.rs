@@ -227,8 +227,8 @@ async fn write<B: Snapshots>(
     untold.map_or(Ok(()), Err)
 }
 
-/// Writes a layer's `status.source` and returns the result. Fails for a deleted or recreated layer until the watch
-/// shows it.
+/// Writes a layer's `status.source` and returns the result. If the layer was deleted or recreated, fails until the watch
+/// shows that.
 async fn tell<B: Snapshots>(
     shared: &Shared<B>,
     layer: &Layer,

@@ -168,7 +168,7 @@ impl PhaseRunner {
         self.settings.tmp().join("ran")
     }
 
-    /// The directory in which the last command ran the tool for the unit; `None` if it did not run it.
+    /// The directory in which the last Terragrunt command ran the tool; `None` if that command did not run the tool.
     pub(super) fn ran_in(&self) -> Option<PathBuf> {
         wrapped::noted(&self.notes()).pop().map(|(_, dir)| dir)
     }

@@ -196,7 +196,7 @@ impl<'a> Side<'a> {
         })
     }
 
-    /// The plan of a unit before its dependencies exist; then applies these. `None` without dependencies.
+    /// Plans a unit before its dependencies are applied, then applies them. `None` if it has no dependencies.
     fn alone(&self, plan: impl FnOnce() -> Result<Stage>) -> Result<Option<Stage>> {
         let units = if self.unit {
             cases::dependencies(&self.folder)?
