@@ -188,7 +188,7 @@ async fn abandoning_needs_verb_own_name_and_lost_node(world: World) -> Result<()
     let stalled = json!({"type": "Stalled", "status": "True", "reason": reason::NODE_UNREACHABLE, "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let (no_verb, once) = ("may not abandon this apply", "cannot be removed or changed");
-    let names_her = "has to name the one who gives the apply up, carol";
+    let names_her = "must name the user who abandons the apply, carol";
     let (name_alone, half) = (
         json!({names::ABANDONED_BY: "carol"}),
         json!({names::ABANDON: null}),
@@ -203,10 +203,10 @@ async fn abandoning_needs_verb_own_name_and_lost_node(world: World) -> Result<()
         ["an approver", "alice", {"annotate": given_up(ALICE)}, no_verb],
         ["no verb", "controller", {"annotate": given_up(CONTROLLER)}, no_verb],
         ["in another's name", "carol", {"annotate": given_up(ALICE)}, names_her],
-        ["no name", "carol", {"annotate": {names::ABANDON: "x"}}, "has to name the one"],
-        ["a name alone", "carol", {"annotate": name_alone}, "gives a reason"],
-        ["no reason", "carol", {"annotate": by("carol", "")}, "gives a reason"],
-        ["a long reason", "carol", {"annotate": by("carol", &"x".repeat(513))}, "gives a reason"],
+        ["no name", "carol", {"annotate": {names::ABANDON: "x"}}, "must name the user who abandons"],
+        ["a name alone", "carol", {"annotate": name_alone}, "must give a reason"],
+        ["no reason", "carol", {"annotate": by("carol", "")}, "must give a reason"],
+        ["a long reason", "carol", {"annotate": by("carol", &"x".repeat(513))}, "must give a reason"],
         ["with the verb", "carol", {"annotate": given_up("carol")}, ""],
         ["another annotation", "bob", {"annotate": {"team": "x"}}, ""],
         ["taken back", "carol", {"annotate": off}, once],
@@ -229,7 +229,7 @@ async fn abandoning_needs_verb_own_name_and_lost_node(world: World) -> Result<()
     ]);
     scene.rows("unknown", rows).await?;
     let made = json!({"metadata": {"annotations": {names::ABANDON: "x"}}});
-    let rows = json!([["created so", "admin", {"create": made}, "nothing was given up"]]);
+    let rows = json!([["created so", "admin", {"create": made}, "nothing was abandoned"]]);
     scene.rows("made", rows).await
 }
 

@@ -180,7 +180,10 @@ fn said(text: &str, phase: &str) -> BTreeMap<String, String> {
         .lines()
         .filter_map(|line| Some(line.split_once(PROVISIONER)?.1))
         .collect();
-    let joined = joined.replace(&format!("{phase} "), &format!("\n{phase} "));
+    // It runs in the phase `apply`, where it reports what it looked at and its attacks.
+    let joined = joined
+        .replace("look ", "\nlook ")
+        .replace("apply ", "\napply ");
     let read = |line: &str| {
         let (rest, end) = line.trim_end().rsplit_once(": ")?;
         let (before, name) = rest.rsplit_once(' ')?;

@@ -257,7 +257,12 @@ async fn away(scene: Scene) -> Result<()> {
     )
     .await?;
     let status = scene
-        .until("a", "failed once", SOON, |s| s.failure.is_some())
+        .until("a", "failed once", SOON, |s| {
+            // On a full node the pod waits first.
+            s.failure
+                .as_ref()
+                .is_some_and(|failure| failure.reason != reason::UNSCHEDULABLE)
+        })
         .await?;
     let failure = status.failure.context("no failure")?;
     ensure!(

@@ -393,18 +393,20 @@ fn tampered_snapshot_is_refused() {
         &[&described(&others, &other, &revision)[..1], &entries[1..]].concat(),
         "that has another id",
     );
-    for more in [
-        r#""gitlinks":{"net":"x"}"#,
-        r#""lfs":{"main.tf":"x"}"#,
-        r#""gitlinks":{"gone":"x"}"#,
-        r#""lfs":{"gone":"x"}"#,
+    let gone = "describes `gone`, which is not in it";
+    for (more, why) in [
+        (
+            r#""gitlinks":{"net":"x"}"#,
+            "the snapshot has files in `net`",
+        ),
+        (
+            r#""lfs":{"main.tf":"x"}"#,
+            "differs from its Git LFS pointer",
+        ),
+        (r#""gitlinks":{"gone":"x"}"#, gone),
+        (r#""lfs":{"gone":"x"}"#, gone),
     ] {
         let entries = said("{\"version\"", &format!("{{{more},\"version\""));
-        let why = if more.contains("gone") {
-            "describes `gone`, which is not in it"
-        } else {
-            "the snapshot has"
-        };
         refused(&entries, why);
     }
     // Content that no snapshot may have.

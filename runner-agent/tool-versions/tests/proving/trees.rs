@@ -224,7 +224,7 @@ const HOSTILE: &str = "
     l -> ./../beside | a link
     d/l -> ../../beside | leads out of the archive
     # What a zip cannot have.
-    l -> | no path
+    l -> | an invalid path
     h => main.tf | a hard link
     h => /etc/passwd | a hard link
     h => ../beside | a hard link
