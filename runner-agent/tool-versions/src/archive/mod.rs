@@ -197,7 +197,7 @@ impl Job<'_> {
 /// Validates the name of an entry.
 fn legal<'a>(job: &Job<'_>, name: &'a [u8]) -> Result<&'a str> {
     let hostile = |why: &str| job.hostile(name, why);
-    let text = std::str::from_utf8(name).map_err(|_| hostile("whose name is no UTF-8"))?;
+    let text = std::str::from_utf8(name).map_err(|_| hostile("whose name is not UTF-8"))?;
     // `tar` writes this prefix for the content of a directory.
     let text = text.strip_prefix("./").unwrap_or(text);
     let text = text.strip_suffix('/').unwrap_or(text);

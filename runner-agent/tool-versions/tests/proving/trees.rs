@@ -258,14 +258,14 @@ fn hostile_entries_are_refused() {
                 name: b"caf\xe9.tf",
                 ..main.clone()
             },
-            "no UTF-8",
+            "not UTF-8",
         ),
         (
             Entry {
                 link: b"\xff",
                 ..link("l", "")
             },
-            "no UTF-8",
+            "not UTF-8",
         ),
     ] {
         bad(&tar(&[main.clone(), hostile]), says);
