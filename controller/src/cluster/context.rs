@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
-use kube::{Api, Client, Resource};
+use kube::{
+    Api, Client, Resource,
+    api::{PatchParams, PostParams},
+};
 
-use crds::{TerraformRun, clock::ServerClock};
+use crds::{TerraformRun, clock::ServerClock, names};
 use watching::{Listings, scoped};
 
 use super::{freeze::Freezes, nodes::Nodes, pods::Pods, watch::Wakers};
@@ -15,6 +18,22 @@ use crate::{
     metrics::Metrics,
     settings::Settings,
 };
+
+/// Parameters of a patch by the controller.
+pub(crate) fn patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(names::CONTROLLER_MANAGER.into()),
+        ..PatchParams::default()
+    }
+}
+
+/// Parameters of a creation by the controller.
+pub(crate) fn create_params() -> PostParams {
+    PostParams {
+        field_manager: Some(names::CONTROLLER_MANAGER.into()),
+        ..PostParams::default()
+    }
+}
 
 /// The API server, the caches filled by its watches, and the operator's settings.
 pub struct Cluster {

@@ -122,7 +122,7 @@ impl Candidate {
                                     | ErrorKind::NotFound
                             ) => {}
                         Err(error) => {
-                            tracing::warn!(%error, lease = self.name, "the leader's Lease cannot be taken")
+                            tracing::warn!(%error, lease = self.name, "the leader's Lease cannot be taken");
                         }
                     }
                     tokio::time::sleep(AGAIN).await;

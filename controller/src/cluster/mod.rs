@@ -27,3 +27,4 @@ pub mod watch;
 pub(crate) mod work_queue;
 
 pub use context::Cluster;
+pub(crate) use context::{create_params, patch_params};

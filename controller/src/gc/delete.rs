@@ -6,7 +6,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, ListParams, Patch, Preconditions},
     core::NamespaceResourceScope,
 };
 use serde::de::DeserializeOwned;
@@ -14,7 +14,10 @@ use serde_json::json;
 
 use crds::names;
 
-use crate::{cluster::Cluster, error::Error};
+use crate::{
+    cluster::{Cluster, patch_params},
+    error::Error,
+};
 
 /// Deletes an object with this UID, with background propagation. A missing object is no error.
 pub(crate) async fn object<K>(
@@ -66,10 +69,7 @@ pub(crate) async fn release_pod(
     uid: &str,
     ctx: &Cluster,
 ) -> Result<(), Error> {
-    let params = PatchParams {
-        field_manager: Some(names::CONTROLLER_MANAGER.into()),
-        ..PatchParams::default()
-    };
+    let params = patch_params();
     // Usually the only request needed; it fails if the pod was recreated.
     let now = ctx.now();
     let labels = json!({names::LABEL_RELEASED: now.as_second().to_string()});

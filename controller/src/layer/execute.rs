@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Namespace as CoreNamespace;
 use kube::{
     Api, Resource as _, ResourceExt as _,
-    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+    api::{ApiResource, DynamicObject, Patch},
 };
 use serde_json::{Map, Value, json};
 
@@ -17,6 +17,7 @@ use super::{
     run_summary::RunSummary,
 };
 use crate::{
+    cluster::{create_params, patch_params},
     error::{Error, ErrorKind},
     events::Note,
     gc::delete,
@@ -47,7 +48,7 @@ pub(super) async fn write(
     ctx.cluster
         .call(
             "write status of layer",
-            api.patch_status(&layer.name_any(), &params(), &Patch::Merge(patch)),
+            api.patch_status(&layer.name_any(), &patch_params(), &Patch::Merge(patch)),
         )
         .await
 }
@@ -123,13 +124,13 @@ pub(super) async fn act(
                 .cluster
                 .call_opt(
                     "write finalizers of layer",
-                    api.patch_metadata(&name, &params(), &patch),
+                    api.patch_metadata(&name, &patch_params(), &patch),
                 )
                 .await?;
             if let Some(written) = written {
                 ctx.memory
                     .update(&layer.uid().unwrap_or_default(), |notes| {
-                        notes.version = version(&written.metadata)
+                        notes.version = version(&written.metadata);
                     });
             }
         }
@@ -188,7 +189,11 @@ async fn supersede(
     ctx.cluster
         .call(
             "take run of layer back",
-            api.patch_metadata(run, &params(), &Patch::Merge(json!({"metadata": meta}))),
+            api.patch_metadata(
+                run,
+                &patch_params(),
+                &Patch::Merge(json!({"metadata": meta})),
+            ),
         )
         .await?;
     tracing::info!(run, why, "run taken back");
@@ -219,10 +224,7 @@ async fn create(layer: &TerraformLayer, run: &NewRun, ctx: &Context) -> Result<D
         &namespace,
         &ApiResource::erase::<TerraformRun>(&()),
     );
-    let params = PostParams {
-        field_manager: Some(names::CONTROLLER_MANAGER.into()),
-        ..PostParams::default()
-    };
+    let params = create_params();
     match ctx
         .cluster
         .call("create run of layer", api.create(&params, &object))
@@ -268,7 +270,7 @@ async fn create(layer: &TerraformLayer, run: &NewRun, ctx: &Context) -> Result<D
         Err(error) => return Err(error),
     }
     ctx.memory.update(&uid, |notes| {
-        (notes.made, notes.refused) = (Some((run.name.clone(), ctx.cluster.now())), None)
+        (notes.made, notes.refused) = (Some((run.name.clone(), ctx.cluster.now())), None);
     });
     Ok(Done::Carried)
 }
@@ -367,17 +369,10 @@ where
     ctx.cluster
         .call(
             what,
-            api.patch_metadata(name, &params(), &Patch::Json::<()>(patch)),
+            api.patch_metadata(name, &patch_params(), &Patch::Json::<()>(patch)),
         )
         .await
         .map(drop)
-}
-
-pub(super) fn params() -> PatchParams {
-    PatchParams {
-        field_manager: Some(names::CONTROLLER_MANAGER.into()),
-        ..PatchParams::default()
-    }
 }
 
 #[cfg(test)]

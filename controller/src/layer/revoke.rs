@@ -8,8 +8,9 @@ use kube::{
 use serde_json::json;
 use serving::call::after;
 
-use super::{context::Context, execute::params, situation::UNVERIFIED};
+use super::{context::Context, situation::UNVERIFIED};
 use crate::{
+    cluster::patch_params,
     error::{Error, ErrorKind},
     events::Note,
 };
@@ -78,7 +79,7 @@ async fn mark(layer: &ObjectMeta, ctx: &Context) -> Result<(), Error> {
     let patch = Patch::Merge(
         json!({"metadata": {"uid": layer.uid, "annotations": {names::UNVERIFIED: UNVERIFIED}}}),
     );
-    let (name, params) = (layer.name.as_deref().unwrap_or_default(), params());
+    let (name, params) = (layer.name.as_deref().unwrap_or_default(), patch_params());
     let mut tries = 0;
     loop {
         tries += 1;

@@ -6,7 +6,7 @@ use crds::{TerraformRun, names, text::clip};
 
 use super::missing::Missing;
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, create_params},
     error::{self, Error, ErrorKind},
 };
 
@@ -25,7 +25,7 @@ pub(super) async fn all(namespace: &str, ctx: &Cluster) -> Result<Option<Missing
 async fn probe(namespace: &str, policy: &str, ctx: &Cluster) -> Result<Option<Missing>, Error> {
     let params = PostParams {
         dry_run: true,
-        field_manager: Some(names::CONTROLLER_MANAGER.into()),
+        ..create_params()
     };
     let (api, probe) = (ctx.runs(namespace), probe_of(namespace, policy));
     match error::call("probe the policies", api.create(&params, &probe)).await {

@@ -19,7 +19,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ObjectMeta, Patch, Preconditions},
 };
 use serde_json::json;
 use tokio::{
@@ -33,6 +33,7 @@ use datastore_client::controller::Datastore;
 use guard::{Guard, Order, Seen};
 
 use crate::{
+    cluster::{create_params, patch_params},
     error::{self, Error, ErrorKind},
     settings::Settings,
 };
@@ -162,7 +163,7 @@ impl Keeper {
             order = guard.stands(seen, Instant::now());
             match (seen, order) {
                 (Seen::Foreign, _) => {
-                    tracing::warn!("the APIService of {GROUP} belongs to another release")
+                    tracing::warn!("the APIService of {GROUP} belongs to another release");
                 }
                 (_, Order::Remove) => tracing::warn!(
                     "the API server cannot reach the datastore; the APIService of {GROUP} is removed; check the NetworkPolicy"
@@ -218,10 +219,7 @@ impl Keeper {
                 spec: Some(wanted),
                 status: None,
             };
-            let params = PostParams {
-                dry_run: false,
-                field_manager: Some(names::CONTROLLER_MANAGER.into()),
-            };
+            let params = create_params();
             error::call("create APIService", self.api.create(&params, &service)).await?;
             return Ok(Seen::Unreached);
         };
@@ -230,10 +228,7 @@ impl Keeper {
         }
         if there.spec.as_ref() != Some(&wanted) {
             let patch = json!({"metadata": {"uid": there.metadata.uid}, "spec": wanted});
-            let params = PatchParams {
-                field_manager: Some(names::CONTROLLER_MANAGER.into()),
-                ..PatchParams::default()
-            };
+            let params = patch_params();
             error::call(
                 "mend APIService",
                 self.api.patch(&name, &params, &Patch::Merge(patch)),

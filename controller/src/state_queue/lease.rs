@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
 
@@ -19,6 +19,7 @@ use crate::{
     cluster::{
         Cluster, node_watch,
         nodes::{NodeState, over},
+        patch_params,
     },
     error::{Error, ErrorKind},
     runner_pod::{gone_wait, status::PodView},
@@ -199,10 +200,7 @@ async fn pass_over(run: &TerraformRun, ctx: &Cluster) -> Result<bool, Error> {
     let patch =
         serde_json::from_value(operations).map_err(|source| Error::Encode { what, source })?;
     let api = ctx.runs(&run.namespace().unwrap_or_default());
-    let params = PatchParams {
-        field_manager: Some(names::CONTROLLER_MANAGER.into()),
-        ..PatchParams::default()
-    };
+    let params = patch_params();
     match ctx
         .call(
             what,

@@ -31,7 +31,7 @@ pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
             tracing::warn!(
                 error = causes(error),
                 "the journal of the apply cannot be read"
-            )
+            );
         });
         let told = journal
             .ok()
@@ -113,7 +113,9 @@ pub(super) async fn forget(run: &RunView, ctx: &Context) {
             "the run's objects are left to the datastore's sweep"
         ),
         Err(_) => {
-            tracing::info!("the run's objects are left to the datastore's sweep: no answer in time")
+            tracing::info!(
+                "the run's objects are left to the datastore's sweep: no answer in time"
+            );
         }
     }
 }

@@ -25,6 +25,7 @@ use super::{
     run_view::RunView,
 };
 use crate::{
+    cluster::patch_params,
     error::Error,
     gc::delete,
     slots::Slot,
@@ -32,7 +33,7 @@ use crate::{
 };
 use crds::{TerraformRun, names, version};
 pub(super) use patch::{TRIES, annotate};
-use patch::{metadata_patch, params, take_off};
+use patch::{metadata_patch, take_off};
 use status::Basis;
 
 /// The observation after the actions.
@@ -103,7 +104,7 @@ pub(super) async fn execute(
                 if node {
                     let number = seen.status().attempt.as_ref().map(|attempt| attempt.number);
                     ctx.memory.update(&run.uid().unwrap_or_default(), |notes| {
-                        notes.node_told = number
+                        notes.node_told = number;
                     });
                     seen.notes.node_told = number;
                 }
@@ -132,7 +133,7 @@ pub(super) async fn execute(
                 }
             }
             Action::DeleteAccount { name } => {
-                delete::account(&namespace, &name, &ctx.cluster).await?
+                delete::account(&namespace, &name, &ctx.cluster).await?;
             }
             Action::ReleasePod { name, uid } => {
                 delete::release_pod(&namespace, &name, &uid, &ctx.cluster).await?;
@@ -164,7 +165,7 @@ pub(super) async fn execute(
                         "remove finalizer",
                         ctx.cluster.runs(&namespace).patch(
                             &seen.run.name_any(),
-                            &params(),
+                            &patch_params(),
                             &Patch::Merge(patch),
                         ),
                     )
@@ -231,7 +232,7 @@ async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(
     seen.taken = waits.is_none().then_some((key, name));
     ctx.memory
         .update(&seen.run.uid().unwrap_or_default(), |notes| {
-            notes.waits.clone_from(&waits)
+            notes.waits.clone_from(&waits);
         });
     seen.notes.waits = waits;
     Ok(())
@@ -254,7 +255,7 @@ async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
             let asked = Some((ctx.cluster.now(), text));
             ctx.memory
                 .update(&seen.run.uid().unwrap_or_default(), |notes| {
-                    notes.nodes_asked.clone_from(&asked)
+                    notes.nodes_asked.clone_from(&asked);
                 });
             seen.notes.nodes_asked = asked;
         }
@@ -273,7 +274,7 @@ async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let asked = Some((lock.id, ctx.cluster.now()));
     ctx.memory
         .update(&seen.run.uid().unwrap_or_default(), |notes| {
-            notes.lock_asked.clone_from(&asked)
+            notes.lock_asked.clone_from(&asked);
         });
     seen.notes.lock_asked = asked;
     Ok(())
@@ -283,7 +284,7 @@ async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 fn wrote(seen: &mut Observed, run: TerraformRun, ctx: &Context) {
     let version = version(&run.metadata);
     ctx.memory.update(&run.uid().unwrap_or_default(), |notes| {
-        notes.version = version
+        notes.version = version;
     });
     seen.notes.version = version;
     // The cached run is too small to name its state.
@@ -305,7 +306,7 @@ async fn add_finalizer(run: &RunView, ctx: &Context) -> Result<TerraformRun, Err
     ctx.cluster
         .call(
             "add finalizer",
-            api.patch(&run.name_any(), &params(), &Patch::Merge(patch)),
+            api.patch(&run.name_any(), &patch_params(), &Patch::Merge(patch)),
         )
         .await
 }

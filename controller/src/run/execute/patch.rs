@@ -2,25 +2,18 @@
 
 use kube::{
     Resource,
-    api::{ObjectMeta, Patch, PatchParams},
+    api::{ObjectMeta, Patch},
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
+    cluster::patch_params,
     error::{Error, ErrorKind},
     run::context::Context,
 };
-use crds::names;
 
 /// The most tries of a write that conflicts with others.
 pub(in crate::run) const TRIES: u32 = 20;
-
-pub(in crate::run) fn params() -> PatchParams {
-    PatchParams {
-        field_manager: Some(names::CONTROLLER_MANAGER.into()),
-        ..PatchParams::default()
-    }
-}
 
 pub(super) fn metadata_patch(run: &impl Resource, mut metadata: Value) -> Value {
     metadata["uid"] = json!(run.meta().uid);
@@ -73,7 +66,7 @@ pub(in crate::run) async fn annotate(
             .runs(run.namespace.as_deref().unwrap_or_default()),
         run.name.as_deref().unwrap_or_default(),
     );
-    let params = params();
+    let params = patch_params();
     let mut tries = 0;
     loop {
         tries += 1;

@@ -4,10 +4,11 @@ use k8s_openapi::api::{
     core::v1::{Namespace, ServiceAccount},
     rbac::v1::{Role, RoleBinding},
 };
-use kube::{Api, ResourceExt, api::PostParams};
+use kube::{Api, ResourceExt};
 
 use super::patch::already;
 use crate::{
+    cluster::create_params,
     error::{Error, ErrorKind},
     policies::missing::Missing,
     run::{
@@ -22,7 +23,7 @@ use crate::{
         tools,
     },
 };
-use crds::{Attempt, TerraformRun, names, reason, text::clip};
+use crds::{Attempt, TerraformRun, reason, text::clip};
 
 /// The account first, as the API server refuses a pod whose ServiceAccount is missing; the RBAC rules in parallel.
 pub(super) async fn create(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
@@ -36,7 +37,7 @@ pub(super) async fn create(seen: &mut Observed, ctx: &Context) -> Result<(), Err
             tracing::info!(pod = view.name, "pod created");
             let created = Some((number, ctx.cluster.now()));
             ctx.memory.update(&uid, |notes| {
-                (notes.created, notes.refused) = (created, None)
+                (notes.created, notes.refused) = (created, None);
             });
             (seen.notes.created, seen.notes.refused) = (created, None);
             (seen.pod, seen.pod_live) = (PodState::Present(view), true);
@@ -185,12 +186,5 @@ pub(in crate::run) fn refusal(
         | ErrorKind::Server
         | ErrorKind::Timeout
         | ErrorKind::Transport => None,
-    }
-}
-
-fn create_params() -> PostParams {
-    PostParams {
-        dry_run: false,
-        field_manager: Some(names::CONTROLLER_MANAGER.into()),
     }
 }

@@ -7,11 +7,9 @@ use kube::{ResourceExt, api::Patch};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{
-    datastore,
-    patch::{metadata_patch, params},
-};
+use super::{datastore, patch::metadata_patch};
 use crate::{
+    cluster::patch_params,
     error::{Error, ErrorKind},
     run::{
         context::Context,
@@ -81,7 +79,7 @@ pub(in crate::run) async fn write(
             .cluster
             .call(
                 "write status",
-                api.patch_status(&run.name_any(), &params(), &Patch::Json::<()>(patch)),
+                api.patch_status(&run.name_any(), &patch_params(), &Patch::Json::<()>(patch)),
             )
             .await;
     }
@@ -90,7 +88,7 @@ pub(in crate::run) async fn write(
     ctx.cluster
         .call(
             "write status",
-            api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch)),
+            api.patch_status(&run.name_any(), &patch_params(), &Patch::Merge(patch)),
         )
         .await
 }
@@ -195,7 +193,7 @@ fn merge(operations: &mut Vec<Value>, path: &str, there: &Value, patch: &Map<Str
             Value::Null => operations.push(json!({"op": "remove", "path": path})),
             Value::Object(parts) if there.is_object() => merge(operations, &path, there, parts),
             other => {
-                operations.push(json!({"op": "add", "path": path, "value": without_nulls(other)}))
+                operations.push(json!({"op": "add", "path": path, "value": without_nulls(other)}));
             }
         }
     }
