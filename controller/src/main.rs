@@ -14,9 +14,7 @@ use tracing_subscriber::EnvFilter;
 
 use controller::{
     cluster::{Cluster, clock::Timed, leader::Candidate, node_watch},
-    convert, gc,
-    layer::{self, Layers},
-    policies,
+    convert, gc, policies,
     read_api::{self, Registration},
     revoke::Revoke,
     run::Context,
@@ -186,16 +184,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
             ))
         }));
     }
-    let layers = Arc::new(Layers::new(settings, metrics.clone()));
-    let layers = Arc::new(layer::Context::new(
-        ctx.cluster.clone(),
-        layers,
-        ctx.events.clone(),
-    ));
-    let watches = Watches {
-        runs: ctx.clone(),
-        layers: layers.clone(),
-    };
+    let watches = Watches::new(ctx.clone());
     let mut reconcilers = vec![tokio::spawn(watches.namespaces(stopped.clone()))];
     for scope in scopes {
         reconcilers.push(tokio::spawn(
@@ -210,7 +199,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     }
     let revoke = Revoke {
         runs: ctx.clone(),
-        layers,
+        layers: watches.layers.clone(),
     };
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
     let policies = policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone());

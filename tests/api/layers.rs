@@ -3,13 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use controller::{
-    cluster::cached::Store,
-    layer::{Context, Layers},
-    run,
-    settings::Settings,
-    watches::Watches,
-};
+use controller::{cluster::cached::Store, run, settings::Settings, watches::Watches};
 use crds::{
     LayerState, TerraformLayer, TerraformLayerStatus as Status, TerraformRepository, TerraformRun,
     clock::ServerClock, names,
@@ -83,19 +77,7 @@ impl Scene {
             ServerClock::default(),
         );
         let of_runs = Arc::new(run::Context::new(cluster, None));
-        let layers = Arc::new(Layers::new(
-            &of_runs.cluster.settings,
-            of_runs.cluster.metrics.clone(),
-        ));
-        let layers = Arc::new(Context::new(
-            of_runs.cluster.clone(),
-            layers,
-            of_runs.events.clone(),
-        ));
-        let watches = Watches {
-            runs: of_runs,
-            layers,
-        };
+        let watches = Watches::new(of_runs);
         let (stop, stopped) = watch::channel(false);
         // Nothing reconciles the runs.
         let indexes = watches.of_runs(&Store::new(futures::channel::mpsc::unbounded().0));

@@ -13,11 +13,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use controller::{
     cluster::{Cluster, node_watch},
-    layer::{self, Layers},
     policies,
     revoke::Revoke,
     run::{Context, Enforcement, PodView, cached_run::trim, reconcile},
     settings::Settings as ControllerSettings,
+    watches::Watches,
 };
 use crds::{
     Attempt, TerraformRun, TerraformRunStatus as Status, clock::ServerClock, conditions, names,
@@ -70,18 +70,9 @@ impl Rig {
     pub(crate) async fn guarded(world: World) -> Result<Self> {
         let mut rig = Self::new(world).await?;
         let ctx = rig.context.clone();
-        let layers = Arc::new(Layers::new(
-            &ctx.cluster.settings,
-            ctx.cluster.metrics.clone(),
-        ));
-        let layers = Arc::new(layer::Context::new(
-            ctx.cluster.clone(),
-            layers,
-            ctx.events.clone(),
-        ));
         let revoke = Revoke {
             runs: ctx.clone(),
-            layers,
+            layers: Watches::new(ctx.clone()).layers,
         };
         rig.tasks.spawn(async move {
             let (_stop, stopped) = watch::channel(false);

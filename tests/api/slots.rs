@@ -3,14 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use controller::{
-    cluster::Cluster,
-    layer::{self, Layers},
-    policies,
-    run::Context,
-    settings::Settings,
-    watches::Watches,
-};
+use controller::{cluster::Cluster, policies, run::Context, settings::Settings, watches::Watches};
 use crds::{TerraformRepository, TerraformRun, clock::ServerClock, conditions, names, reason};
 use harness::{cluster::objects, guide, wait};
 use kube::{
@@ -60,19 +53,7 @@ impl Lab {
         ));
         let (stop, stopped) = watch::channel(false);
         let scope = Some(namespace.clone());
-        let layers = Arc::new(Layers::new(
-            &ctx.cluster.settings,
-            ctx.cluster.metrics.clone(),
-        ));
-        let layers = Arc::new(layer::Context::new(
-            ctx.cluster.clone(),
-            layers,
-            ctx.events.clone(),
-        ));
-        let watches = Watches {
-            runs: ctx.clone(),
-            layers,
-        };
+        let watches = Watches::new(ctx.clone());
         let tasks = vec![
             tokio::spawn(watches.repositories(scope.as_deref(), stopped.clone())),
             tokio::spawn(watches.namespaces(stopped.clone())),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use ::controller::{
     cluster::{Cluster, cached::Store, clock::Timed, node_watch},
     gc,
-    layer::{self, Layers},
+    layer::{self},
     policies::{Prober, watch::Watched},
     revoke::Revoke,
     run::{Context, reconcile},
@@ -172,7 +172,7 @@ impl Informer {
             Watch::Pods => feed.event(&read::<Pod>(event), &self.of_pods),
             Watch::Nodes => feed.event(&read::<Node>(event), &self.of_nodes),
             Watch::Repositories => {
-                feed.event(&read::<TerraformRepository>(event), &self.of_repositories)
+                feed.event(&read::<TerraformRepository>(event), &self.of_repositories);
             }
             Watch::Layers => feed.event(&read::<TerraformLayer>(event), &self.of_layers),
         }
@@ -321,12 +321,8 @@ async fn live(shared: Shared, process: Process, index: u8) {
         world.guards.insert(index, guard);
     });
     let cluster = &ctx.cluster;
-    let layers = Arc::new(Layers::new(&cluster.settings, cluster.metrics.clone()));
-    let of_layers = Arc::new(layer::Context::new(
-        cluster.clone(),
-        layers,
-        ctx.events.clone(),
-    ));
+    let watches = Watches::new(ctx.clone());
+    let of_layers = watches.layers.clone();
     let (_stop, stopped) = watch::channel(false);
     let revoke = Revoke {
         runs: ctx.clone(),
@@ -338,10 +334,6 @@ async fn live(shared: Shared, process: Process, index: u8) {
     of_layers.layers.wakers.add(None, to_layers.clone());
     let (runs, layers) = (Store::new(wake), Store::new(to_layers));
     let (queue, layer_queue) = (Queue::new(runs.clone()), Queue::new(layers.clone()));
-    let watches = Watches {
-        runs: ctx.clone(),
-        layers: of_layers.clone(),
-    };
     let informer = Informer {
         feeds: BTreeMap::new(),
         of_namespaces: watches.of_namespaces(),

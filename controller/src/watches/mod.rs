@@ -36,6 +36,14 @@ pub struct Watches {
 }
 
 impl Watches {
+    /// Builds the context of layers on the cluster and Events of the runs' context.
+    pub fn new(runs: Arc<run::Context>) -> Self {
+        let (cluster, events) = (runs.cluster.clone(), runs.events.clone());
+        let layers = Arc::new(Layers::new(&cluster.settings, cluster.metrics.clone()));
+        let layers = Arc::new(layer::Context::new(cluster, layers, events));
+        Self { runs, layers }
+    }
+
     /// The indexes of runs. From the call on, runs and layers wait for the first listing.
     pub fn of_runs(&self, store: &Arc<Store<TerraformRun>>) -> Indexes<TerraformRun> {
         let (ctx, layers) = (&self.runs, &self.layers.layers);
