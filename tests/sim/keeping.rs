@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::{
     deeds,
-    work::{PlayedWork, failure, refused, unrecorded},
+    work::{PlayedWork, refused, unrecorded},
     world::{Datastore, Lock, Trouble, World, millis},
 };
 
@@ -34,7 +34,7 @@ impl PlayedWork {
             while tokio::time::Instant::now() < until {
                 if *told.borrow_and_update() > 0 {
                     let text = format!("the state is locked by {}", lock.holder);
-                    return Err(failure(
+                    return Err(Failure::new(
                         FailureClass::StateLocked,
                         reason::STATE_LOCKED,
                         &text,

@@ -7,7 +7,7 @@ use std::{
 
 use crds::{
     Changed, Changes, Claim, FailedHook, Failure,
-    FailureClass::{self, Configuration, Integrity, Interrupted, Transient},
+    FailureClass::{Configuration, Integrity, Interrupted, Transient},
     HookWhen, Progress, RunResult, TerraformRun,
     datastore::StateId,
     reason, state_key,
@@ -55,24 +55,9 @@ pub(crate) struct Mine {
     pub release: Option<String>,
 }
 
-pub(crate) fn failure(
-    class: FailureClass,
-    reason: &str,
-    message: &str,
-    changes: Changed,
-) -> Failure {
-    Failure {
-        class,
-        reason: reason.into(),
-        message: message.into(),
-        changes,
-        diagnostics: Vec::new(),
-    }
-}
-
 fn transient() -> Failure {
     let text = "the network is away";
-    failure(Transient, reason::PROVIDER_UNREACHABLE, text, Changed::None)
+    Failure::new(Transient, reason::PROVIDER_UNREACHABLE, text, Changed::None)
 }
 
 /// An answer of the datastore that no retry changes.
@@ -89,7 +74,7 @@ pub(crate) fn unrecorded(trouble: Trouble) -> Failure {
     match trouble {
         Trouble::Refused(Refusal {
             code: 418, message, ..
-        }) => failure(
+        }) => Failure::new(
             Integrity,
             reason::ALREADY_CLAIMED,
             &message,
@@ -97,7 +82,7 @@ pub(crate) fn unrecorded(trouble: Trouble) -> Failure {
         ),
         Trouble::Refused(_) | Trouble::Lost => {
             let text = "the datastore is away";
-            failure(
+            Failure::new(
                 Transient,
                 reason::DATASTORE_UNAVAILABLE,
                 text,
@@ -109,7 +94,7 @@ pub(crate) fn unrecorded(trouble: Trouble) -> Failure {
 
 fn terminated() -> Failure {
     let text = "the tool was asked to stop";
-    failure(Interrupted, reason::TERMINATED, text, Changed::None)
+    Failure::new(Interrupted, reason::TERMINATED, text, Changed::None)
 }
 
 fn set_up(source: &str, why: &str) -> SetupReport {
@@ -284,7 +269,7 @@ impl Work for PlayedWork {
         let bundle = taken.await.map_err(|trouble| match trouble {
             Trouble::Refused(Refusal {
                 code: 418, message, ..
-            }) => failure(
+            }) => Failure::new(
                 Integrity,
                 reason::STORED_PLAN_MISSING,
                 &message,
@@ -390,7 +375,7 @@ impl Work for PlayedWork {
         self.step("hooks before", done, 200, &notices).await?;
         if failed {
             let text = "hook login (BeforeApply) failed with 3";
-            return Err(failure(
+            return Err(Failure::new(
                 Configuration,
                 reason::HOOK_FAILED,
                 text,
@@ -439,7 +424,7 @@ impl Work for PlayedWork {
                     self.mine().changed = Changed::Some;
                 }
                 let text = "the tool was interrupted";
-                return Err(failure(
+                return Err(Failure::new(
                     Interrupted,
                     reason::APPLY_INTERRUPTED,
                     text,
@@ -458,7 +443,7 @@ impl Work for PlayedWork {
             if fails {
                 self.end_apply(false, Changed::Some);
                 let text = "it does not work";
-                return Err(failure(
+                return Err(Failure::new(
                     Configuration,
                     reason::APPLY_FAILED,
                     text,

@@ -218,14 +218,8 @@ mod tests {
     fn failed(mut run: TerraformRun, changes: Changed) -> TerraformRun {
         let status = run.status.as_mut().unwrap();
         (status.phase, status.result) = (Some(Phase::Failed), Some(RunResult::Failed));
-        let (class, message) = (FailureClass::Configuration, String::new());
-        status.failure = Some(Failure {
-            class,
-            reason: "ApplyFailed".into(),
-            message,
-            changes,
-            diagnostics: Vec::new(),
-        });
+        let class = FailureClass::Configuration;
+        status.failure = Some(Failure::new(class, "ApplyFailed", "", changes));
         run
     }
 

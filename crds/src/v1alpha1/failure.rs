@@ -83,6 +83,19 @@ pub struct Failure {
     pub diagnostics: Vec<Diagnostic>,
 }
 
+impl Failure {
+    /// A failure without diagnostics.
+    pub fn new(class: FailureClass, reason: &str, message: &str, changes: Changed) -> Self {
+        Self {
+            class,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            changes,
+            diagnostics: Vec::new(),
+        }
+    }
+}
+
 /// A diagnostic of the tool.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]

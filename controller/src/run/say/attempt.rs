@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     lease,
-    patch::{StatusPatch, described, of_tries},
+    patch::{StatusPatch, of_tries},
 };
 use crate::{
     policies::missing::Missing,
@@ -271,5 +271,5 @@ pub(super) fn failure(trouble: &Trouble, message: &str) -> Failure {
         | reason::NAMESPACE_TERMINATING => FailureClass::Configuration,
         _ => FailureClass::Timeout,
     };
-    described(class, trouble.reason, message, Changed::None)
+    Failure::new(class, trouble.reason, message, Changed::None)
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::{
     approval, lease, node,
-    patch::{StatusPatch, described, of_tries},
+    patch::{StatusPatch, of_tries},
 };
 use crate::run::outcome::{Cause, NodeLoss};
 use crds::{ApprovalMode, Changed, Failure, Phase, conditions, reason, text::clip};
@@ -22,8 +22,10 @@ pub(super) fn unkept(patch: &mut StatusPatch<'_>, text: Option<&str>) {
 pub(super) fn failure(patch: &StatusPatch<'_>, cause: &Cause) -> Failure {
     match cause {
         Cause::Told(failure) => failure.clone(),
-        Cause::PodEnded { reason, text } => described(cause.class(), reason, text, Changed::None),
-        Cause::PodGone => described(
+        Cause::PodEnded { reason, text } => {
+            Failure::new(cause.class(), reason, text, Changed::None)
+        }
+        Cause::PodGone => Failure::new(
             cause.class(),
             reason::POD_GONE,
             &node::gone(patch, None),

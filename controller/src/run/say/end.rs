@@ -4,7 +4,7 @@ use kube::ResourceExt as _;
 
 use super::{
     attempt, close, lease, node,
-    patch::{End, StatusPatch, described, operation},
+    patch::{End, StatusPatch, operation},
 };
 use crate::run::outcome::{Ending, Objects, RunEnd, Unconfirmed};
 use crds::{
@@ -80,7 +80,7 @@ fn words(patch: &StatusPatch<'_>, ending: &Ending) -> End {
                 "the plan was made {when}, before the restore of {restored} (controller.refusePlansBefore): it may have been applied \
                  since; nothing is applied now, and a fresh plan is needed"
             );
-            let failure = described(
+            let failure = Failure::new(
                 FailureClass::StalePlan,
                 reason::PLAN_BEFORE_RESTORE,
                 &message,
@@ -113,7 +113,7 @@ fn words(patch: &StatusPatch<'_>, ending: &Ending) -> End {
             };
             // The agent ended as Failed without a description.
             let undescribed = || {
-                described(
+                Failure::new(
                     FailureClass::Internal,
                     reason::AGENT_FAULT,
                     message,
@@ -191,7 +191,7 @@ fn unconfirmed(patch: &StatusPatch<'_>, why: &Unconfirmed) -> (String, Option<Fa
             |claim| claim.at.0.strftime("%Y-%m-%d %H:%M:%S").to_string()
         ),
     );
-    let failure = described(
+    let failure = Failure::new(
         FailureClass::Interrupted,
         reason::APPLY_UNCONFIRMED,
         &text,

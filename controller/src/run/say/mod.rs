@@ -108,7 +108,7 @@ fn tell(patch: &mut StatusPatch<'_>, outcome: &Outcome) {
         Outcome::RestoreOpened { opening, by } => attempt::restore_opened(patch, opening, by),
         Outcome::HoldEnds => node::hold_ends(patch),
         Outcome::PodGone { node, record } => {
-            node::pod_gone(patch, node.as_deref(), record.as_ref())
+            node::pod_gone(patch, node.as_deref(), record.as_ref());
         }
         Outcome::LockLeft { by } => lease::lock_left(patch, by),
         Outcome::ApprovalRemoved(why) => approval::removed(patch, why),

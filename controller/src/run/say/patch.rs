@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crds::{
-    ApprovalMode, Changed, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun,
-    conditions, names,
+    ApprovalMode, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, conditions,
+    names,
     reason::{
         self,
         next_step::{Facts, Place},
@@ -476,22 +476,6 @@ impl<'a> StatusPatch<'a> {
     }
 }
 
-/// A failure without diagnostics.
-pub(super) fn described(
-    class: FailureClass,
-    reason: &str,
-    message: &str,
-    changes: Changed,
-) -> Failure {
-    Failure {
-        class,
-        reason: reason.into(),
-        message: message.to_owned(),
-        changes,
-        diagnostics: Vec::new(),
-    }
-}
-
 /// The number of a try: `attempt 2 of at most 4`.
 pub(super) fn of_tries(run: &RunView, tries: u32) -> String {
     format!("attempt {tries} of at most {}", run.spec.retry.limit + 1)
@@ -511,12 +495,13 @@ pub(super) fn operation(run: &RunView) -> &'static str {
 mod tests {
     use super::*;
     use crate::testing;
+    use crds::Changed;
 
     #[test]
     fn new_failure_replaces_every_field_of_the_old_one() {
         let run = RunView::live(testing::run().into());
         let mut patch = StatusPatch::new(&run, testing::t0());
-        patch.failure(&described(
+        patch.failure(&Failure::new(
             FailureClass::Interrupted,
             reason::POD_LOST,
             "x",

@@ -467,13 +467,7 @@ pub(super) fn message(result: Option<RunResult>, failure: Option<Failure>) -> Te
 }
 
 pub(super) fn failure(class: FailureClass) -> Failure {
-    Failure {
-        class,
-        reason: "ProviderUnreachable".into(),
-        message: "no route".into(),
-        changes: Changed::None,
-        diagnostics: Vec::new(),
-    }
+    Failure::new(class, "ProviderUnreachable", "no route", Changed::None)
 }
 
 /// A pod that does not start for this reason.
