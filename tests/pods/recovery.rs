@@ -412,21 +412,8 @@ async fn refused(scene: Scene) -> Result<()> {
         &format!("{annotated:?}"),
         "a recovery needs a run that failed after its apply began",
     )?;
-    scene
-        .scripted("none", json!({}), json!({"recover": {"fromRun": "nobody"}}))
-        .await?;
-    let status = scene
-        .fails(
-            "none",
-            FailureClass::Configuration,
-            reason::JOURNAL_MISSING,
-            SOON,
-        )
-        .await?;
-    holds(
-        &status.failure.context("no failure")?.message,
-        "there is no run nobody",
-    )?;
+    let missing = reason::JOURNAL_MISSING;
+    recovers_nothing(&scene, "none", "nobody", missing, "there is no run nobody").await?;
     scene
         .scripted(
             "busy",
@@ -435,39 +422,26 @@ async fn refused(scene: Scene) -> Result<()> {
         )
         .await?;
     scene.phase("busy", Phase::Apply).await?;
-    scene
-        .scripted("early", json!({}), json!({"recover": {"fromRun": "busy"}}))
-        .await?;
-    let status = scene
-        .fails(
-            "early",
-            FailureClass::Configuration,
-            reason::JOURNAL_MISSING,
-            SOON,
-        )
-        .await?;
-    holds(
-        &status.failure.context("no failure")?.message,
-        "has not ended",
-    )?;
+    recovers_nothing(&scene, "early", "busy", missing, "has not ended").await?;
     scene.open("busy").await?;
     // The other run has its own backend, and so another state.
-    scene
-        .scripted("other", json!({}), json!({"recover": {"fromRun": "good"}}))
-        .await?;
-    let status = scene
-        .fails(
-            "other",
-            FailureClass::Configuration,
-            reason::INVALID_SPEC,
-            SOON,
-        )
-        .await?;
-    holds(
-        &status.failure.context("no failure")?.message,
-        "applied to another state",
-    )?;
-    Ok(())
+    let (invalid, text) = (reason::INVALID_SPEC, "applied to another state");
+    recovers_nothing(&scene, "other", "good", invalid, text).await
+}
+
+/// Creates a run that recovers from another one, and waits until it is refused.
+async fn recovers_nothing(
+    scene: &Scene,
+    name: &str,
+    from: &str,
+    reason: &str,
+    text: &str,
+) -> Result<()> {
+    let spec = json!({"recover": {"fromRun": from}});
+    scene.scripted(name, json!({}), spec).await?;
+    let class = FailureClass::Configuration;
+    let status = scene.fails(name, class, reason, SOON).await?;
+    holds(&status.failure.context("no failure")?.message, text)
 }
 
 async fn errored_state(scene: Scene) -> Result<()> {

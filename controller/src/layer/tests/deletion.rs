@@ -44,11 +44,7 @@ fn deleted_layer_is_released_after_its_destroy() {
     let run = world.open().unwrap().clone();
     assert_eq!(run.spec.operation, crds::Operation::Destroy);
     assert_eq!(world.trigger().as_str(), "Deletion");
-    assert_eq!(
-        run.spec.source.repository.unwrap().revision,
-        sha(1),
-        "what was applied"
-    );
+    assert_eq!(revision(&run), sha(1), "what was applied");
     assert!(
         run.metadata.owner_references.is_none(),
         "or it would be deleted first, in the foreground"
@@ -102,13 +98,13 @@ fn layer_that_cannot_or_may_not_destroy_is_orphaned() {
     type Change = fn(&mut World);
     let cases: [(&str, Change); 3] = [
         ("its namespace goes", |world| {
-            world.namespace = Namespace::Goes
+            world.namespace = Namespace::Goes;
         }),
         ("an older layer owns the state", |world| {
-            world.owner = Some(("team".into(), "older".into()))
+            world.owner = Some(("team".into(), "older".into()));
         }),
         ("the policy was changed", |world| {
-            _ = world.change(&json!({"spec": {"deletionPolicy": "Orphan"}}))
+            _ = world.change(&json!({"spec": {"deletionPolicy": "Orphan"}}));
         }),
     ];
     for (why, change) in cases {
@@ -153,18 +149,7 @@ fn deletion_waits_for_a_claimed_apply() {
     delete(&mut world);
     assert_eq!(world.made.len(), 2);
     world.ends(RunResult::Applied).settle();
-    assert_eq!(
-        world
-            .open()
-            .unwrap()
-            .spec
-            .source
-            .repository
-            .as_ref()
-            .unwrap()
-            .revision,
-        sha(2)
-    );
+    assert_eq!(revision(world.open().unwrap()), sha(2));
 }
 
 #[test]

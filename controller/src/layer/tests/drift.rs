@@ -265,18 +265,7 @@ fn plan_of_new_code_reports_no_drift() {
 fn drift_check_uses_the_planned_commit() {
     let mut world = World::applied();
     world.pushed(9, "a").later(60 * 27).settle();
-    assert_eq!(
-        world
-            .open()
-            .unwrap()
-            .spec
-            .source
-            .repository
-            .as_ref()
-            .unwrap()
-            .revision,
-        sha(1)
-    );
+    assert_eq!(revision(world.open().unwrap()), sha(1));
 }
 
 #[test]

@@ -241,7 +241,7 @@ impl World {
         match action {
             Action::Read { .. } => return false,
             Action::AddFinalizer => {
-                _ = self.change(&json!({"metadata": {"finalizers": [names::LAYER_FINALIZER]}}))
+                _ = self.change(&json!({"metadata": {"finalizers": [names::LAYER_FINALIZER]}}));
             }
             Action::RemoveFinalizer => _ = self.change(&json!({"metadata": {"finalizers": []}})),
             Action::TakeAsk { token } => _ = self.annotate(names::PLAN, &token),
@@ -423,6 +423,11 @@ impl World {
         merge(&mut status, more);
         self.merge_run(name, &json!({"status": status}));
     }
+}
+
+/// The commit that a run plans.
+fn revision(run: &TerraformRun) -> &str {
+    &run.spec.source.repository.as_ref().unwrap().revision
 }
 
 fn is_open(run: &TerraformRun) -> bool {
