@@ -174,7 +174,7 @@ pub const FIELDS: &[Field] = &[
         .trims(|s, _| {
             s.failure
                 .iter_mut()
-                .for_each(|failure| failure.diagnostics = Vec::new())
+                .for_each(|failure| failure.diagnostics = Vec::new());
         })
         .texts(|s, visit| {
             if let Some(failure) = &mut s.failure {
@@ -207,7 +207,7 @@ pub const FIELDS: &[Field] = &[
             s.attempt
                 .as_ref()
                 .map(|attempt| (attempt.number, attempt.open))
-                .hash(&mut h)
+                .hash(&mut h);
         })
         .decides(&["number", "open", "passedOver"])
         .trims(|s, finished| {
@@ -220,7 +220,7 @@ pub const FIELDS: &[Field] = &[
             s.approval
                 .as_ref()
                 .map(|record| (&record.checksum, &record.by, &record.comment))
-                .hash(&mut h)
+                .hash(&mut h);
         })
         .decides(&["checksum", "at"]),
     // A decision rests on all of them, each by its type, status, reason and time.
@@ -258,7 +258,7 @@ pub const FIELDS: &[Field] = &[
             s.adopted
                 .as_ref()
                 .map(|adopted| (adopted.attempt, &adopted.nonce))
-                .hash(&mut h)
+                .hash(&mut h);
         })
         .decides(&["attempt", "nonce"]),
     field!(plan, "plan", Plan, UntilFinished)
@@ -266,7 +266,7 @@ pub const FIELDS: &[Field] = &[
             s.plan
                 .as_ref()
                 .map(|plan| (plan.attempt, &plan.checksum))
-                .hash(&mut h)
+                .hash(&mut h);
         })
         .decides(&["checksum", "attempt"])
         .trims(|s, _| s.plan.iter_mut().for_each(|plan| plan.changes = Vec::new()))

@@ -18,7 +18,7 @@ pub fn fit(status: &mut TerraformRunStatus) {
         |s| {
             s.outputs
                 .iter_mut()
-                .for_each(|outputs| outputs.values.clear())
+                .for_each(|outputs| outputs.values.clear());
         },
         |s| shorten_changes(s, 8),
         |s| s.failure.iter_mut().for_each(|f| f.diagnostics.truncate(1)),
@@ -27,13 +27,13 @@ pub fn fit(status: &mut TerraformRunStatus) {
         |s| {
             s.history
                 .iter_mut()
-                .for_each(|line| *line = clip(line, 100))
+                .for_each(|line| *line = clip(line, 100));
         },
         |s| {
             s.message
                 .iter_mut()
                 .chain(&mut s.next_step)
-                .for_each(|text| *text = clip(text, 500))
+                .for_each(|text| *text = clip(text, 500));
         },
     ];
     for step in steps {

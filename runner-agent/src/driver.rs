@@ -227,11 +227,11 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
             }
             State::Verifying(_) if !matches!(before, State::Claiming(..)) => {
-                self.phase_since = Instant::now()
+                self.phase_since = Instant::now();
             }
             // Hooks before the apply count towards the apply's timeout.
             State::Preparing | State::Applying if matches!(before, State::Claiming(..)) => {
-                self.begin_phase()
+                self.begin_phase();
             }
             State::Finishing(_) => self.phase_since = Instant::now(),
             // A new state has consequences only if it is listed above.
@@ -447,7 +447,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Notice::Started(name) => self.view.step_started(name, self.clock.now()),
             Notice::Ended(name, code) => self.view.step_ended(name, self.clock.now(), code),
             Notice::HookStarted(name, when) => {
-                self.view.hook_started(&name, when, self.clock.now())
+                self.view.hook_started(&name, when, self.clock.now());
             }
             Notice::HookEnded(name, code) => self.view.hook_ended(&name, self.clock.now(), code),
             Notice::HookFailed(failed) => self.view.hook_failed(failed, self.clock.now()),

@@ -93,7 +93,7 @@ async fn apply_ends_while_the_api_is_down() {
 async fn undelivered_result_is_in_the_termination_message() {
     let apply = "trap '' INT; echo ready >> $LEDGER; sleep 0.3";
     let mut a = start_with(&json!({}), &[("APPLY", apply)], |s, _| {
-        s.grace = Duration::from_secs(3)
+        s.grace = Duration::from_secs(3);
     });
     a.until_ran("ready").await;
     a.api.set_away(true);
@@ -126,7 +126,7 @@ async fn fenced_agent_stops_without_a_write() {
     a.waits().await;
     let writes = a.api.writes();
     a.api.change(|o| {
-        o["status"]["attempt"] = json!({"number": 2, "podName": "vpc-xxxxx-a2", "open": true})
+        o["status"]["attempt"] = json!({"number": 2, "podName": "vpc-xxxxx-a2", "open": true});
     });
     assert_eq!(a.end().await, 1);
     assert_eq!(a.api.writes(), writes);
@@ -136,16 +136,13 @@ async fn fenced_agent_stops_without_a_write() {
 async fn attempt_of_another_process_is_not_adopted() {
     type Change = fn(&mut serde_json::Value);
     let changes: [(&str, Change); 6] = [
-        (
-            "adopted",
-            |o| {
-                o["status"]["adopted"] =
-                    json!({"attempt": 1, "podUID": "pod-1", "nonce": "f".repeat(32)})
-            },
-        ),
+        ("adopted", |o| {
+            o["status"]["adopted"] =
+                json!({"attempt": 1, "podUID": "pod-1", "nonce": "f".repeat(32)});
+        }),
         ("closed", |o| o["status"]["attempt"]["open"] = json!(false)),
         ("of another pod", |o| {
-            o["status"]["attempt"]["podName"] = json!("other")
+            o["status"]["attempt"]["podName"] = json!("other");
         }),
         ("of another run", |o| o["metadata"]["uid"] = json!("other")),
         ("ended", |o| {
@@ -153,7 +150,7 @@ async fn attempt_of_another_process_is_not_adopted() {
             o["status"]["result"] = json!("Failed");
         }),
         ("cancelled", |o| {
-            o["metadata"]["annotations"][names::CANCEL] = json!("")
+            o["metadata"]["annotations"][names::CANCEL] = json!("");
         }),
     ];
     for (name, change) in changes {

@@ -143,7 +143,7 @@ async fn providers_are_killed_and_then_the_tool() {
     // The tool waits for a hanging provider. Once the provider is killed, it saves its state and ends.
     let hangs = "trap : INT; echo ready >> $LEDGER; sh -c 'trap \"\" INT; sleep 600'; echo saved >> $LEDGER; exit 1";
     let mut a = start_with(&json!({}), &[("APPLY", hangs)], |s, _| {
-        s.grace = Duration::from_secs(9)
+        s.grace = Duration::from_secs(9);
     });
     a.until_ran("ready").await;
     a.stop.send(()).unwrap();

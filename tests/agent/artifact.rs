@@ -343,7 +343,7 @@ async fn identity_is_given_to_sdks_and_its_token_masked() {
         secret(&settings.identity, "aws", &[("token", token)]);
     };
     let mut a = start_with(&aws, &[("INIT", init)], |settings, _| {
-        place(settings, &token)
+        place(settings, &token);
     });
     a.ends(0).await;
     let log = a.log();

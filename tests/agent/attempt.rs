@@ -105,7 +105,7 @@ async fn approved_plan_is_applied_by_the_same_process() {
                 .as_object_mut()
                 .unwrap()
                 .remove(names::APPROVE),
-        )
+        );
     });
     assert_eq!(
         (a.ran("apply"), a.api.status().phase),
@@ -187,7 +187,7 @@ async fn deny_cancel_and_delete_end_a_run_before_its_claim() {
         (
             "delete",
             |api| {
-                api.change(|o| o["metadata"]["deletionTimestamp"] = json!("2026-11-21T10:00:00Z"))
+                api.change(|o| o["metadata"]["deletionTimestamp"] = json!("2026-11-21T10:00:00Z"));
             },
             RunResult::Canceled,
             "the run is being deleted; nothing was applied",
@@ -491,7 +491,7 @@ async fn progress_is_written_at_its_interval() {
     let beat = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo '{\"@message\":\"x\",\"type\":\"apply_start\",\"hook\":{\"resource\":{\"addr\":\"a.c\"},\"action\":\"create\"}}'; sleep 0.5; done";
     let begun = std::time::Instant::now();
     let mut a = start_with(&json!({}), &[("APPLY", beat)], |settings, _| {
-        settings.progress_every = PROGRESS_EVERY
+        settings.progress_every = PROGRESS_EVERY;
     });
     assert_eq!(a.end().await, 0);
     let most = begun.elapsed().as_secs() / PROGRESS_EVERY.as_secs();

@@ -13,13 +13,13 @@ async fn changed_plan_code_lock_file_or_tool_is_not_applied() {
     // Name, reason, change; the message contains the name.
     let changes: [(&str, &str, Change); 4] = [
         ("plan file", reason::CHECKSUM_MISMATCH, |a| {
-            fs::write(a.settings.plan_file(), "another plan").unwrap()
+            fs::write(a.settings.plan_file(), "another plan").unwrap();
         }),
         ("the code", reason::CHECKSUM_MISMATCH, |a| {
-            fs::write(a.stack().join("main.tf"), "other").unwrap()
+            fs::write(a.stack().join("main.tf"), "other").unwrap();
         }),
         ("lock file", reason::CHECKSUM_MISMATCH, |a| {
-            fs::write(a.stack().join(".terraform.lock.hcl"), "other").unwrap()
+            fs::write(a.stack().join(".terraform.lock.hcl"), "other").unwrap();
         }),
         ("tool", reason::TOOL_NOT_GENUINE, |a| {
             fs::write(
@@ -68,7 +68,7 @@ async fn held_plan_reports_a_changed_state() {
             "True",
             reason::STALE_PLAN,
             text,
-        )
+        );
     });
     a.api
         .until("its message", |s| {
@@ -221,7 +221,7 @@ async fn stop_before_the_claim_leaves_the_run_open() {
 #[tokio::test]
 async fn automatic_run_without_the_lease_ends_its_attempt() {
     let mut a = start_with(&json!({}), &[], |_, api| {
-        api.behind(Some("else/b, in place 1"))
+        api.behind(Some("else/b, in place 1"));
     });
     let status = a.ends(0).await;
     assert_eq!(

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// An attempt whose plan is stored in a separate directory, as in a pod. Without Landlock the agent uses none.
 fn attempt(more: &Value, env: &[(&str, &str)], kept: &tempfile::TempDir) -> Attempt {
     start_with(more, env, |settings, _| {
-        kept.path().clone_into(&mut settings.kept)
+        kept.path().clone_into(&mut settings.kept);
     })
 }
 
@@ -77,7 +77,7 @@ fn use_up_landlock() {
 async fn confined_or_not() {
     let required = || {
         start_with(&json!({}), &[], |settings, _| {
-            settings.require_confinement = true
+            settings.require_confinement = true;
         })
     };
     let mut a = required();

@@ -359,7 +359,7 @@ async fn hooks_at_the_end_need_a_stored_result() {
     let mut spec = hooks(&[("AfterApply", ""), ("Always", "")]);
     spec["backend"] = json!({"type": "http", "config": {"address": "http://state/x"}});
     let mut a = start_with(&spec, &[("BEFORE_APPLY", GATE)], |settings, api| {
-        store.give(settings, api)
+        store.give(settings, api);
     });
     a.until_ran("apply").await;
     store.forget();

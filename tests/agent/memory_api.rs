@@ -112,7 +112,7 @@ impl MemoryApi {
         self.annotate(names::APPROVE, &checksum);
         self.change(|o| {
             o["status"]["approval"] =
-                json!({"checksum": checksum, "by": "alice", "at": "2026-11-21T10:00:00Z"})
+                json!({"checksum": checksum, "by": "alice", "at": "2026-11-21T10:00:00Z"});
         });
     }
 

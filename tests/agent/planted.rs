@@ -18,7 +18,7 @@ fn with_places(more: &Value, env: &[(&str, &str)]) -> Attempt {
     let mut env = env.to_vec();
     env.extend([("TOOL", tool.as_str()), ("SCRATCH", scratch.as_str())]);
     start_at(dir, more, &env, |settings, _| {
-        settings.scratch = vec![scratch.clone().into()]
+        settings.scratch = vec![scratch.clone().into()];
     })
 }
 

@@ -137,7 +137,7 @@ async fn installed_provider_is_served_to_later_attempts() {
     let mut logs = Vec::new();
     for attempt in 1..=3 {
         let mut a = start_with(&more, &env, |settings, _| {
-            settings.provider_cache = Some(cache.clone())
+            settings.provider_cache = Some(cache.clone());
         });
         assert_eq!(a.end().await, 0);
         assert_eq!(
@@ -187,7 +187,7 @@ async fn unusable_cache_fails_no_run() {
     symlink("/not/there", dir.path().join("link")).unwrap();
     for name in ["file/cache", "file", "link"] {
         let mut a = start_with(&json!({}), &[], |settings, _| {
-            settings.provider_cache = Some(dir.path().join(name))
+            settings.provider_cache = Some(dir.path().join(name));
         });
         assert_eq!(a.end().await, 0);
         assert!(
@@ -199,14 +199,14 @@ async fn unusable_cache_fails_no_run() {
     }
     // A cache below the work directory would break the attempt.
     let mut a = start_with(&json!({}), &[], |settings, _| {
-        settings.provider_cache = Some(settings.work.join("cache"))
+        settings.provider_cache = Some(settings.work.join("cache"));
     });
     assert_eq!(a.end().await, 0);
     assert!(a.log().contains("lie in each other"), "{}", a.log());
     // An invalid lock file is left to the tool.
     let more = json!({"source": {"inline": {"files": {"main.tf": "", ".terraform.lock.hcl": "provider {"}}}});
     let mut a = start_with(&more, &[], |settings, _| {
-        settings.provider_cache = Some(dir.path().join("cache"))
+        settings.provider_cache = Some(dir.path().join("cache"));
     });
     assert_eq!(a.end().await, 0);
     assert!(

@@ -285,7 +285,7 @@ async fn token_renewed_during_the_apply_is_used() {
     let spec = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision, "path": "stacks/net"}},
         "backend": {"type": "http", "config": {"address": "http://state/x"}}});
     let mut a = start_with(&spec, &[("APPLY", GATE)], |settings, api| {
-        store.give(settings, api)
+        store.give(settings, api);
     });
     a.until_ran("apply").await;
     // As the kubelet does, long before an apply of hours ends.

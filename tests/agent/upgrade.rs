@@ -149,7 +149,7 @@ async fn agent_of_another_minor_release_ends() {
 #[tokio::test]
 async fn landed_adoption_survives_another_policy() {
     let mut a = start_with(&json!({}), &[], |_, api| {
-        api.fail(&[Some(Fault::LandedLost), Some(Fault::OtherRelease)])
+        api.fail(&[Some(Fault::LandedLost), Some(Fault::OtherRelease)]);
     });
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }

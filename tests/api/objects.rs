@@ -119,7 +119,7 @@ fn fresh(resource: &str, finalizers: bool) -> Value {
         }
         LEASES => object["spec"] = json!({"holderIdentity": "team/a/1"}),
         _ => {
-            object["rules"] = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}])
+            object["rules"] = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
         }
     }
     object

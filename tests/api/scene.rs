@@ -138,9 +138,9 @@ impl Scene {
             let name = format!("{object}, {who}: {name}");
             let answer = self.send(&who, object, &write).await?;
             if message.is_empty() {
-                answer.context(name)?
+                answer.context(name)?;
             } else {
-                refused(&name, answer, &message)?
+                refused(&name, answer, &message)?;
             }
         }
         Ok(())

@@ -213,9 +213,9 @@ async fn moved(scene: &Scene) -> Result<()> {
             &format!("-n {} -o yaml > layers.yaml", team.namespace),
         );
         if line.starts_with('#') {
-            copy(&scene.suite.cluster.datastore(), &store)?
+            copy(&scene.suite.cluster.datastore(), &store)?;
         } else {
-            run(scene, backup.path(), &line)?
+            run(scene, backup.path(), &line)?;
         }
     }
     back(scene)?;

@@ -142,10 +142,10 @@ pub(crate) fn did(world: &mut World, process: &Process, settings: &Settings, don
         Done::Apply { bytes, checksum } => {
             match world.watcher.hooked.get(&uid) {
                 None if world.schedule.scene.hooks => {
-                    world.violated("S70", "an apply without the hooks before it")
+                    world.violated("S70", "an apply without the hooks before it");
                 }
                 Some(Hooked::Before { failed: true }) => {
-                    world.violated("S70", "an apply behind a hook that failed")
+                    world.violated("S70", "an apply behind a hook that failed");
                 }
                 Some(_) | None => {}
             }

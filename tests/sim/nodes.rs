@@ -92,7 +92,7 @@ pub(crate) fn given_up() -> Result<(), Failed> {
     for datastore in [true, false] {
         for seed in 11..15 {
             let scene = |s: &mut Scene| {
-                (s.automatic, s.datastore, s.objects, s.second) = (true, datastore, 20, Some(5))
+                (s.automatic, s.datastore, s.objects, s.second) = (true, datastore, 20, Some(5));
             };
             let life = Schedule::of(seed)
                 .with(scene)

@@ -475,7 +475,7 @@ impl Schedule {
                     .scene
                     .layer
                     .as_mut()
-                    .map(|layer| layer.happens.remove(i))
+                    .map(|layer| layer.happens.remove(i));
             }),
         ];
         let mut all = Vec::new();

@@ -74,9 +74,9 @@ pub(crate) fn frozen() -> Result<(), Failed> {
                 return Err(report.failed("something began", &schedule));
             }
             if claimed > begun + f64::from(SECONDS) {
-                waited += 1
+                waited += 1;
             } else {
-                went_on += 1
+                went_on += 1;
             }
         }
     }
@@ -101,7 +101,7 @@ pub(crate) fn circles() -> Result<(), Failed> {
             let life = Schedule::of(3 + lives)
                 .with(|s| (s.slots, s.crowd, s.second) = (1, 2, Some(second)));
             let scene = |s: &mut Scene| {
-                (s.datastore, s.automatic, s.rival, s.hold) = (datastore, automatic, rival, hold)
+                (s.datastore, s.automatic, s.rival, s.hold) = (datastore, automatic, rival, hold);
             };
             let schedule = life.with(scene).waits(approve, Gesture::Approve);
             let report = fine(&schedule)?;

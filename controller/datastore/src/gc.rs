@@ -87,7 +87,7 @@ pub async fn sweep(service: &Service, now: Timestamp) -> Result<(), Problem> {
             match service.states.prune(&key, BLOBS).await {
                 Ok(count) => service.metrics.swept("state", count),
                 Err(problem) => {
-                    tracing::warn!(state = %key.prefix(), %problem, "a state was not swept")
+                    tracing::warn!(state = %key.prefix(), %problem, "a state was not swept");
                 }
             }
         }
@@ -129,7 +129,7 @@ async fn sweep_namespace(
             match sweep_blobs(service, &key).await {
                 Ok(count) => service.metrics.swept("blob", count),
                 Err(problem) => {
-                    tracing::warn!(namespace, uid, %problem, "blobs of a run were not swept")
+                    tracing::warn!(namespace, uid, %problem, "blobs of a run were not swept");
                 }
             }
         }

@@ -147,7 +147,7 @@ async fn follow(
             Ok(config) => drop(configs.send_replace(Arc::new(config))),
             // Half of a renewal: the next read finds the other half.
             Err(error) => {
-                tracing::warn!(%error, "the certificate cannot be used; the previous one is used")
+                tracing::warn!(%error, "the certificate cannot be used; the previous one is used");
             }
         }
     }

@@ -64,9 +64,9 @@ impl Mirrors {
         for entry in fs::read_dir(root)? {
             let path = entry?.path();
             if path.is_dir() {
-                fs::remove_dir_all(path)?
+                fs::remove_dir_all(path)?;
             } else {
-                fs::remove_file(path)?
+                fs::remove_file(path)?;
             }
         }
         Ok(Self {

@@ -85,17 +85,17 @@ pub fn convert(text: &str) -> anyhow::Result<Converted> {
         let mut notes = Notes::of(&document);
         match (document.group.as_str(), document.kind.as_str()) {
             ("config.terraform.padok.cloud", "TerraformRepository") => {
-                known.add(document, &mut made, &mut notes)
+                known.add(document, &mut made, &mut notes);
             }
             ("source.toolkit.fluxcd.io", "GitRepository") => {
-                tofu::repository(document, &mut made, &mut notes)
+                tofu::repository(document, &mut made, &mut notes);
             }
             (
                 "config.terraform.padok.cloud",
                 "TerraformLayer" | "TerraformRun" | "TerraformPullRequest",
             )
             | ("infra.contrib.fluxcd.io" | "tf.galleybytes.com" | "alustan.io", "Terraform") => {
-                later.push(document)
+                later.push(document);
             }
             ("", "ConfigMap") => scripts.add(&document),
             (group, kind) => anyhow::bail!(
@@ -115,7 +115,7 @@ pub fn convert(text: &str) -> anyhow::Result<Converted> {
             ("tf.galleybytes.com", _) => operator::terraform(document, &mut made, &mut notes),
             ("alustan.io", _) => alustan::terraform(document, &scripts, &mut made, &mut notes),
             (_, "TerraformRun") => {
-                notes.say("", "is not carried over: a layer makes runs of its own")
+                notes.say("", "is not carried over: a layer makes runs of its own");
             }
             _ => notes.say(
                 "",

@@ -192,13 +192,13 @@ pub(super) fn arguments(
                 );
             }
             ("var-file", Some(path)) if command == "plan" => {
-                to.push(&format!("{at}.variableFiles"), json!({"path": path}))
+                to.push(&format!("{at}.variableFiles"), json!({"path": path}));
             }
             ("parallelism", Some(value)) => {
-                to.put(&format!("{at}.parallelism"), value.parse::<u16>().ok())
+                to.put(&format!("{at}.parallelism"), value.parse::<u16>().ok());
             }
             ("refresh", Some(value)) => {
-                to.put(&format!("{at}.refresh"), value.parse::<bool>().ok())
+                to.put(&format!("{at}.refresh"), value.parse::<bool>().ok());
             }
             _ => notes.say(
                 &field,

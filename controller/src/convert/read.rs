@@ -251,7 +251,7 @@ impl Fields {
             let name = format!("{prefix}{name}");
             match value {
                 Value::Object(inner) if self.entered.contains(&name) => {
-                    self.left(inner, &format!("{name}."), hints, notes)
+                    self.left(inner, &format!("{name}."), hints, notes);
                 }
                 value if says_nothing(value) => {}
                 _ => {

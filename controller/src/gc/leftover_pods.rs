@@ -40,7 +40,7 @@ pub fn let_go(namespace: String, pod: PodView, ctx: Arc<Cluster>) {
             match Box::pin(release(&namespace, &pod, &ctx)).await {
                 Ok(()) => return,
                 Err(error) => {
-                    tracing::warn!(%error, pod = pod.name, "a leftover pod is not released yet")
+                    tracing::warn!(%error, pod = pod.name, "a leftover pod is not released yet");
                 }
             }
             tokio::time::sleep(std::time::Duration::from_secs(wait)).await;

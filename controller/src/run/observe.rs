@@ -184,7 +184,7 @@ fn placed(mut notes: Notes, run: &TerraformRun, pod: Option<&PodView>, ctx: &Con
     {
         notes.node = Some((*attempt, node.clone()));
         ctx.memory.update(&run.uid().unwrap_or_default(), |kept| {
-            kept.node.clone_from(&notes.node)
+            kept.node.clone_from(&notes.node);
         });
     }
     notes

@@ -293,7 +293,7 @@ mod tests {
         let asked = [names::RERUN, names::RECOVER];
         assert_eq!(orders(&with(&asked, |_, _| {})), asked);
         let answered = with(&asked, |_, status| {
-            (status.rerun, status.recovery) = (Some("x".into()), Some("y".into()))
+            (status.rerun, status.recovery) = (Some("x".into()), Some("y".into()));
         });
         assert!(orders(&answered).is_empty());
     }

@@ -272,7 +272,7 @@ impl Listings {
         self.0.send_modify(|unlisted| *unlisted += 1);
         let unlisted = self.0.clone();
         first(or_refused, move || {
-            unlisted.send_modify(|unlisted| *unlisted -= 1)
+            unlisted.send_modify(|unlisted| *unlisted -= 1);
         })
     }
 
@@ -427,7 +427,7 @@ mod tests {
         let [one, other, may_not] =
             [false, false, true].map(|or_refused| listings.add::<ConfigMap>(or_refused));
         let list = |index: &Arc<dyn Index<ConfigMap>>| {
-            Feed::default().event::<ConfigMap, ConfigMap>(&Event::InitDone, index)
+            Feed::default().event::<ConfigMap, ConfigMap>(&Event::InitDone, index);
         };
         list(&one);
         list(&one);

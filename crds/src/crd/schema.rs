@@ -34,7 +34,7 @@ pub(super) fn bound(schema: &mut Value, ours: bool) {
         Some("string") if !object.contains_key("enum") => default_to(object, "maxLength", 1024),
         Some("array") => default_to(object, "maxItems", 32),
         Some("object") if object.contains_key("additionalProperties") => {
-            default_to(object, "maxProperties", 64)
+            default_to(object, "maxProperties", 64);
         }
         _ => {}
     }

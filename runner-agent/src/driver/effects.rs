@@ -77,7 +77,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
             }
             Effect::VerifyManifest => {
-                self.start(async move { Done::Verified(work.verify().await) })
+                self.start(async move { Done::Verified(work.verify().await) });
             }
             Effect::Claim => self.claim(),
             Effect::RunHooksBefore => {
@@ -88,7 +88,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
             }
             Effect::VerifyAgain => {
-                self.start(async move { Done::Verified(work.verify_again().await) })
+                self.start(async move { Done::Verified(work.verify_again().await) });
             }
             Effect::RunApply => {
                 if let Some(claim) = self.view.claimed() {

@@ -122,7 +122,7 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, S
                 read.push(whole);
             }
             (Some(Bool), value) => {
-                read.push(format!("--{name}={}", value.unwrap_or("true")).into())
+                read.push(format!("--{name}={}", value.unwrap_or("true")).into());
             }
             (Some(Flag), None | Some("true")) => read.push(format!("--{name}").into()),
             (Some(Flag), Some("false")) => {}

@@ -261,7 +261,7 @@ fn step(trace: Trace, event: Event) -> Trace {
     let before = t.state;
     match event {
         Event::Task(Task::ManifestMatched) => {
-            t.matched |= matches!(before, State::Verifying(_) | State::VerifyingAgain)
+            t.matched |= matches!(before, State::Verifying(_) | State::VerifyingAgain);
         }
         Event::Write(Write::ClaimGranted { .. }) if t.claims_out => t.granted = true,
         Event::Permission(Permission::Withdrawn) => t.unapproved = true,
@@ -269,7 +269,7 @@ fn step(trace: Trace, event: Event) -> Trace {
         Event::Permission(Permission::Leased) => t.leased |= before == State::Leasing,
         // The admission policy may have refused the claim because the lease is missing.
         Event::Write(Write::ClaimRefused) if matches!(before, State::Claiming(..)) => {
-            t.leased = false
+            t.leased = false;
         }
         _ => {}
     }

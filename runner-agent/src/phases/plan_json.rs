@@ -300,7 +300,7 @@ impl<'de> Visitor<'de> for Top<'_> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
                 "resource_changes" => {
-                    map.next_value_seed(Resources(self.0, PlanFacts::resource))?
+                    map.next_value_seed(Resources(self.0, PlanFacts::resource))?;
                 }
                 "resource_drift" => map.next_value_seed(Resources(self.0, PlanFacts::drift))?,
                 "output_changes" => map.next_value_seed(Outputs(self.0))?,

@@ -151,7 +151,7 @@ fn needs<'a>(spec: &'a TerraformRunSpec, settings: &Settings, fetches: bool) -> 
             part,
             field: field.to_owned(),
             early: true,
-        })
+        });
     };
     for object in spec
         .env_from

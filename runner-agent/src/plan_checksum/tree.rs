@@ -115,14 +115,14 @@ mod tests {
             ("content", |d| fs::write(d.join("m/b.tf"), "c").unwrap()),
             ("new file", |d| fs::write(d.join("new"), "").unwrap()),
             ("empty directory", |d| {
-                fs::create_dir(d.join("empty")).unwrap()
+                fs::create_dir(d.join("empty")).unwrap();
             }),
             ("removed", |d| fs::remove_file(d.join("a.tf")).unwrap()),
             ("renamed", |d| {
-                fs::rename(d.join("a.tf"), d.join("aa.tf")).unwrap()
+                fs::rename(d.join("a.tf"), d.join("aa.tf")).unwrap();
             }),
             ("executable", |d| {
-                fs::set_permissions(d.join("a.tf"), PermissionsExt::from_mode(0o755)).unwrap()
+                fs::set_permissions(d.join("a.tf"), PermissionsExt::from_mode(0o755)).unwrap();
             }),
             ("link", |d| {
                 fs::remove_file(d.join("link")).unwrap();

@@ -94,7 +94,7 @@ pub fn changed_since(stack: &Path, since: SystemTime) -> Vec<String> {
     let mut changed = Vec::new();
     for part in std::iter::once(PathBuf::new()).chain(modules_beside(stack)) {
         collect(&stack.join(&part), Path::new(""), since, &mut |below| {
-            changed.push(part.join(below).display().to_string())
+            changed.push(part.join(below).display().to_string());
         });
     }
     changed.sort();

@@ -56,9 +56,9 @@ impl Lines {
         self.cut = 0;
         // Free the memory of a long line.
         if self.partial.capacity() > MAX_LINE / 8 {
-            self.partial = Vec::new()
+            self.partial = Vec::new();
         } else {
-            self.partial.clear()
+            self.partial.clear();
         }
     }
 }

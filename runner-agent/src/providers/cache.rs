@@ -276,7 +276,7 @@ mod tests {
             ("more", |p| fs::write(p.join("more"), "").unwrap()),
             ("less", |p| fs::remove_file(p.join("LICENSE.txt")).unwrap()),
             ("renamed", |p| {
-                fs::rename(p.join("LICENSE.txt"), p.join("LICENSE")).unwrap()
+                fs::rename(p.join("LICENSE.txt"), p.join("LICENSE")).unwrap();
             }),
         ];
         for (name, change) in changes {

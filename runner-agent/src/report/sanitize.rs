@@ -27,7 +27,7 @@ pub fn sanitize(text: &str, colour: bool) -> Cow<'_, str> {
             '\r' if rest.is_empty() || rest.starts_with('\n') => {}
             c if !steers(c) => out.push(c),
             '\0'..='\x7f' => {
-                out.extend(['^', char::from(u8::try_from(c).unwrap_or_default() ^ 0x40)])
+                out.extend(['^', char::from(u8::try_from(c).unwrap_or_default() ^ 0x40)]);
             }
             c => drop(write!(out, "<U+{:04X}>", u32::from(c))),
         }

@@ -124,7 +124,7 @@ fn resolve_explains_the_tool_and_names_the_alternative() {
         place.put(
             "a/main.tf",
             &format!("terraform {{\n  required_version = \"{text}\"\n}}\n"),
-        )
+        );
     };
     requires("~> 1.5.0");
     let terraform = "Terraform since `~> 1.5.0` (a/main.tf:2) allows no OpenTofu";

@@ -64,7 +64,7 @@ fn stage(name: &str, bare: &Stage, pawl: &Stage, found: &mut Vec<Difference>) {
         found.push(Difference {
             what: clip(&what, LENGTH),
             why,
-        })
+        });
     };
     if bare.end != pawl.end {
         let said = format!("{}{}", bare.words, pawl.words);

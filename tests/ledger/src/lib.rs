@@ -193,10 +193,10 @@ pub fn violations_where(entries: &[Entry], gone: impl Fn(&Entry) -> bool) -> Vec
     for entry in entries {
         match entry.what.as_str() {
             what::FORCED_EXIT => {
-                found.push(format!("the tool of {} got a second signal", entry.who))
+                found.push(format!("the tool of {} got a second signal", entry.who));
             }
             what::WRITE_REFUSED => {
-                found.push(format!("{} wrote a state without its lock", entry.who))
+                found.push(format!("{} wrote a state without its lock", entry.who));
             }
             what::UNLOCK_REFUSED => found.push(format!("{} removed a lock of another", entry.who)),
             what::UNLOCK if !by_holder(entry) && !gone(entry) => {

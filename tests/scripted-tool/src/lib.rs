@@ -232,7 +232,7 @@ impl Tool {
             }
             // Like OpenTofu: exactly that lock.
             ("force-unlock", _) => {
-                self.unlock(&self.backend()?, self.args.words.last().map(String::as_str))?
+                self.unlock(&self.backend()?, self.args.words.last().map(String::as_str))?;
             }
             (command, word) => {
                 return Err(Diagnostic::error(

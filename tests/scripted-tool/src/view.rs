@@ -53,9 +53,9 @@ impl View {
     /// Prints one event of the stream.
     pub(super) fn event(&self, message: &str, kind: &str, detail: Value) {
         if self.json {
-            self.leveled("info", message, kind, detail)
+            self.leveled("info", message, kind, detail);
         } else {
-            line(message)
+            line(message);
         }
     }
 

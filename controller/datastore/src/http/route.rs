@@ -338,13 +338,13 @@ fn pod_query(parameters: Vec<(String, String)>, wants: Wants) -> Result<Paramete
     for (key, value) in parameters {
         match (key.as_str(), wants) {
             ("offset", Wants::Offset) if offset.is_none() => {
-                offset = Some(number(&value, MAX_LOG)?)
+                offset = Some(number(&value, MAX_LOG)?);
             }
             ("end", Wants::Offset) => found.end = boolean(&value)?,
             ("lock", Wants::Lock)
                 if found.lock.is_none() && !value.is_empty() && value.len() <= 128 =>
             {
-                found.lock = Some(value)
+                found.lock = Some(value);
             }
             _ => return Err(invalid("unknown parameter or invalid value")),
         }

@@ -132,7 +132,7 @@ async fn unreadable_state_is_not_compared() {
 async fn run_reads_only_the_journal_of_its_own_spec() {
     let lab = Lab::new();
     let recover = async |why: &str, expected: &str| {
-        assert_eq!(lab.get("recover").await.brief(), expected, "{why}")
+        assert_eq!(lab.get("recover").await.brief(), expected, "{why}");
     };
     recover("it names none", "403 Forbidden").await;
     lab.cluster.set(RunView {

@@ -209,9 +209,9 @@ impl Lab {
         fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
             for entry in std::fs::read_dir(directory).unwrap().flatten() {
                 if entry.path().is_dir() {
-                    walk(&entry.path(), found)
+                    walk(&entry.path(), found);
                 } else {
-                    found.push(entry.path())
+                    found.push(entry.path());
                 }
             }
         }

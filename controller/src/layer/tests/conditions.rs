@@ -109,7 +109,7 @@ fn every_condition_row_has_its_state_and_conditions() {
             "not admitted",
             || {
                 without(|world| {
-                    world.repository.as_mut().unwrap().metadata.namespace = Some("else".into())
+                    world.repository.as_mut().unwrap().metadata.namespace = Some("else".into());
                 })
             },
             PlanNeeded,
@@ -121,7 +121,7 @@ fn every_condition_row_has_its_state_and_conditions() {
             || {
                 without(|world| {
                     _ = world
-                        .change(&json!({"status": {"source": {"missing": "no such directory"}}}))
+                        .change(&json!({"status": {"source": {"missing": "no such directory"}}}));
                 })
             },
             PlanNeeded,

@@ -150,7 +150,7 @@ impl Play {
                 self.world.pushed(revision, &format!("{content:x}"));
             }
             (Step::Settings(n), _) => {
-                _ = world.change(&json!({"spec": {"template": {"workspace": format!("w{n}")}}}))
+                _ = world.change(&json!({"spec": {"template": {"workspace": format!("w{n}")}}}));
             }
             (Step::Look(steps), _) => {
                 let decision = world.decide();
@@ -161,7 +161,7 @@ impl Play {
                 self.mind = Some((
                     world.layer.metadata.resource_version.clone(),
                     world.decide(),
-                ))
+                ));
             }
             (Step::Late, _) => {
                 // Only a push may have come since. An event of a run would wake the layer and cause a new decision.
@@ -179,7 +179,7 @@ impl Play {
                     .open()
                     .is_some_and(|run| run.annotations().contains_key(names::CANCEL)) => {}
             (Step::Approves, Some((_, Some(crds::Phase::AwaitingApproval), false))) => {
-                _ = world.approved()
+                _ = world.approved();
             }
             (Step::Claims, Some((_, Some(crds::Phase::AwaitingApproval), false))) => {
                 world.claims();

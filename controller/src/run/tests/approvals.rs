@@ -122,7 +122,7 @@ fn lost_plan_loses_its_approval() {
 #[test]
 fn automatic_run_that_asks_a_person_retains_its_lease() {
     let asks = |run: &mut TerraformRun| {
-        run.spec.approval.automatic_when = Some(crds::AutomaticWhen::default())
+        run.spec.approval.automatic_when = Some(crds::AutomaticWhen::default());
     };
     let mut world = World::automatic()
         .with(asks)

@@ -9,16 +9,16 @@ type Change = fn(&mut TerraformRun);
 /// Every field whose value decides an action.
 const PLACES: [(&str, Change); 5] = [
     ("status.phase", |run| {
-        run.status.get_or_insert_default().phase = Some(Phase::Unknown)
+        run.status.get_or_insert_default().phase = Some(Phase::Unknown);
     }),
     ("status.result", |run| {
-        run.status.get_or_insert_default().result = Some(RunResult::Unknown)
+        run.status.get_or_insert_default().result = Some(RunResult::Unknown);
     }),
     ("spec.operation", |run| {
-        run.spec.operation = Operation::Unknown
+        run.spec.operation = Operation::Unknown;
     }),
     ("spec.approval.mode", |run| {
-        run.spec.approval.mode = ApprovalMode::Unknown
+        run.spec.approval.mode = ApprovalMode::Unknown;
     }),
     ("spec.tool.name", |run| {
         run.spec.tool = Tool {

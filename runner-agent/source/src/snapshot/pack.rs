@@ -565,7 +565,7 @@ fn target_of<'a>(path: &str, target: &'a [u8]) -> Result<&'a str, PackError> {
             ".." => {
                 depth = depth
                     .checked_sub(1)
-                    .ok_or_else(|| refused(path, "a link that leads out of the repository"))?
+                    .ok_or_else(|| refused(path, "a link that leads out of the repository"))?;
             }
             _ => depth += 1,
         }

@@ -187,7 +187,7 @@ fn described(entries: &[Raw], from: &str, to: &str) -> Vec<Raw> {
     changed(entries, HEADER, |entry| {
         entry.content = String::from_utf8_lossy(&entry.content)
             .replace(from, to)
-            .into_bytes()
+            .into_bytes();
     })
 }
 
@@ -452,7 +452,7 @@ fn foreign_submodules_and_large_files_are_refused() {
     let (repo, revision) = with_submodules();
     let entries = opened(&repo.pack(&revision).unwrap().1);
     let foreign = changed(&entries, "modules/net/mod.tf", |entry| {
-        entry.content = b"inneR".into()
+        entry.content = b"inneR".into();
     });
     refused(
         &foreign,
@@ -476,7 +476,7 @@ fn foreign_submodules_and_large_files_are_refused() {
         "4",
     );
     let foreign = changed(&foreign, "net/code.zip", |entry| {
-        entry.content = b"evil".into()
+        entry.content = b"evil".into();
     });
     refused(&foreign, &revision, "the snapshot has other files");
 }

@@ -126,7 +126,7 @@ impl StatusView {
                 self.status.message = Some(format!(
                     "planned {}; nothing was applied, as asked",
                     self.summary()
-                ))
+                ));
             }
             Ending::Applied => {
                 let done = self.status.progress.as_ref().map_or(0, |p| p.done);

@@ -14,7 +14,7 @@ fn cut(chunks: &[&[u8]]) -> Vec<String> {
             format!("{line}{}", cut_marker(cut))
         } else {
             line.to_owned()
-        })
+        });
     };
     for chunk in chunks {
         lines.feed(chunk, &mut take);

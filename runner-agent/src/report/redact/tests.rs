@@ -111,7 +111,7 @@ fn every_form_is_masked_at_every_border_of_chunks() {
             let (mut lines, mut seen) = (Lines::default(), String::new());
             for chunk in [&line.as_bytes()[..border], &line.as_bytes()[border..]] {
                 lines.feed(chunk, |line, _| {
-                    seen.push_str(&redactor.redact(&sanitize(line, false)))
+                    seen.push_str(&redactor.redact(&sanitize(line, false)));
                 });
             }
             assert_gone(name, &form, &seen);

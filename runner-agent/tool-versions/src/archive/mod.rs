@@ -145,7 +145,7 @@ pub fn unpack(
         [0x1f, 0x8b, ..] => tarball::unpack(&job, archive, true, &mut tree)?,
         [b'P', b'K', 3 | 5, 4 | 6, ..] => zipped::unpack(&job, archive, &mut tree)?,
         bytes if bytes.get(257..262) == Some(b"ustar") => {
-            tarball::unpack(&job, archive, false, &mut tree)?
+            tarball::unpack(&job, archive, false, &mut tree)?;
         }
         bytes if is_html(bytes) => return Err(job.fault("is a page of HTML")),
         _ => return Err(job.fault("is neither a .tar.gz nor a .tar nor a .zip")),

@@ -159,7 +159,7 @@ impl<'a> Tree<'a> {
                 ".." => {
                     depth = depth
                         .checked_sub(1)
-                        .ok_or_else(|| hostile("a link that leads out of the archive"))?
+                        .ok_or_else(|| hostile("a link that leads out of the archive"))?;
                 }
                 _ => depth += 1,
             }

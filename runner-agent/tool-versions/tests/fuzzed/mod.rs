@@ -119,7 +119,7 @@ pub(crate) fn changed(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
             Change::Cut(at) => bytes.truncate(at.index(length)),
             Change::Drop(from, to) => drop(bytes.drain(range(from, to))),
             Change::Insert(at, more) => {
-                drop(bytes.splice(at.index(length)..at.index(length), more.iter().copied()))
+                drop(bytes.splice(at.index(length)..at.index(length), more.iter().copied()));
             }
             Change::Repeat(from, to) => bytes.extend_from_within(range(from, to)),
         }

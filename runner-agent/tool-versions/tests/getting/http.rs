@@ -295,7 +295,7 @@ async fn silence_and_slow_bodies_time_out() {
             acts.extend([
                 Act::Wait(Duration::from_millis(50)),
                 Act::Send(b"x".to_vec()),
-            ])
+            ]);
         });
         acts
     };

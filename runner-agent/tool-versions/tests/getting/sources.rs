@@ -214,7 +214,7 @@ async fn directory_is_a_mirror() {
         let mut told = Vec::new();
         let count = source
             .download(&assets.archive, what, &mut file, cap, &mut |got, whole| {
-                told.push((got, whole))
+                told.push((got, whole));
             })
             .await?;
         file.flush().await.unwrap();

@@ -144,7 +144,7 @@ async fn each_fault_has_its_error_and_leaves_no_executable() {
             match fault {
                 "a slow archive" | "a silent server" => installer.channels[0].rules = short(),
                 "an expired key" => {
-                    installer = world.verified(Verification::Signature(keyring(&made("lasts=1"))))
+                    installer = world.verified(Verification::Signature(keyring(&made("lasts=1"))));
                 }
                 _ => {}
             }

@@ -23,7 +23,7 @@ async fn version_is_downloaded_once_and_runs() {
     let got = world
         .installer()
         .get(Tool::OpenTofu, &version("1.10.6"), &mut |so_far, all| {
-            seen.push((so_far, all))
+            seen.push((so_far, all));
         })
         .await
         .unwrap();

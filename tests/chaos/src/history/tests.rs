@@ -516,7 +516,7 @@ fn two_applies_of_one_state_at_once_are_found() {
                 .get_mut("uid2")
                 .unwrap()
                 .iter_mut()
-                .for_each(earlier)
+                .for_each(earlier);
         })
     };
     assert_eq!(late().found(), "S29");

@@ -30,10 +30,10 @@ fn every_command_and_manifest_is_run_or_excused() {
         match (block.language.as_str(), &block.mark) {
             ("text" | "mermaid", None) | ("yaml", Some(Mark::Accepted | Mark::Values(_))) => {}
             ("text" | "mermaid", Some(_)) => {
-                wrong.push(format!("{place}: what is printed is not run"))
+                wrong.push(format!("{place}: what is printed is not run"));
             }
             ("sh" | "yaml", None) => {
-                wrong.push(format!("{place}: no comment says whether it is run"))
+                wrong.push(format!("{place}: no comment says whether it is run"));
             }
             ("sh" | "yaml", Some(Mark::Run(name))) => {
                 if !names.insert(name.clone()) {
@@ -44,7 +44,7 @@ fn every_command_and_manifest_is_run_or_excused() {
                 }
             }
             ("sh", Some(Mark::Accepted | Mark::Values(_))) => {
-                wrong.push(format!("{place}: no manifest"))
+                wrong.push(format!("{place}: no manifest"));
             }
             ("sh" | "yaml", Some(Mark::NotRun(_))) => not_run += 1,
             (other, _) => wrong.push(format!("{place}: `{other}` is no language of these pages")),
