@@ -8,7 +8,7 @@ use std::{
 
 use crds::{Failure, ObjectSource, Reason, SourceKind, TerraformRunSpec};
 
-use super::{PhaseRunner, source};
+use super::{PhaseRunner, git_source};
 use crate::{
     classify::{OrInternal as _, not_run},
     ports::{Notice, Notices},
@@ -50,7 +50,7 @@ impl PhaseRunner {
             .ok_or_else(|| Reason::InvalidSpec.failure(needed))?
         {
             SourceKind::Git(git) => {
-                let source::Commit { id, without } =
+                let git_source::Commit { id, without } =
                     self.fetch_git(git, &spec.credentials, notices).await?;
                 let short: String = id.chars().take(7).collect();
                 Ok(Fetched {
@@ -60,7 +60,7 @@ impl PhaseRunner {
                 })
             }
             SourceKind::Inline(inline) => {
-                source::write_files(&inline.files, root)?;
+                git_source::write_files(&inline.files, root)?;
                 Ok(plain(format!("inline, {}", files(inline.files.len()))))
             }
             SourceKind::ConfigMap(object) => {
@@ -147,7 +147,7 @@ fn write_object(
             "{kind} {name} has a file {path}, a name that no source may use"
         )));
     }
-    source::write_files(&files, root)?;
+    git_source::write_files(&files, root)?;
     Ok(files.len())
 }
 

@@ -14,10 +14,10 @@ pub(super) use super::empty_home::make_empty;
 use super::{
     PhaseRunner,
     fetch::Fetched,
+    git_source,
     given_files::{self, GivenFile},
     inputs,
     phase_results::{Prepared, Shell},
-    source,
     tool_integrity::VerifiedTool,
     tools::Origin,
     variable_files,
@@ -125,8 +125,8 @@ impl PhaseRunner {
             revision,
             without,
         } = self.fetch(spec, &root, notices).await?;
-        source::check_links(&root)?;
-        let stack = source::stack(&root, spec.source.path(), &source)?;
+        git_source::check_links(&root)?;
+        let stack = git_source::stack(&root, spec.source.path(), &source)?;
         let root = root
             .canonicalize()
             .or_internal("the source cannot be read")?;
@@ -205,7 +205,7 @@ impl PhaseRunner {
         let given = self.inputs(run, false).await?;
         self.restore_hooks(run, &given.env, self.kept_hooks(run)?);
         let root = settings.source_dir();
-        let stack = source::stack(&root, run.spec.source.path(), "the plan's folder")?;
+        let stack = git_source::stack(&root, run.spec.source.path(), "the plan's folder")?;
         let revision = run.plan().and_then(|plan| plan.revision.clone());
         let source = "the plan that waits".to_owned();
         let origin = Origin {

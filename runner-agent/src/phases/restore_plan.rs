@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use crds::{Failure, HookWhen, Reason, TerraformRun, datastore::ObjectKind};
 
 use super::{
-    Initialised, PhaseRunner, Planned, given_files, source,
+    Initialised, PhaseRunner, Planned, git_source, given_files,
     tools::{Origin, Pinned},
     variable_files,
 };
@@ -86,7 +86,7 @@ impl PhaseRunner {
         }
         self.restore_hooks(run, &given.env, head.hooks.clone());
         // Links may lead anywhere, as in the pod that made the plan. Setup refused links of the source that lead out.
-        let stack = source::stack(
+        let stack = git_source::stack(
             &root,
             &head.stack.display().to_string(),
             "the plan's source",
