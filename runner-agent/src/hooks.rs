@@ -149,7 +149,9 @@ pub fn values(
             .filter(|(name, value)| is_name(name) && !value.contains('\0'))
             .ok_or_else(|| format!("line {} of what it hands over is not NAME=value", n + 1))?;
         if let Some(why) = refused(name) {
-            return Err(format!("it hands over {name}, which {why}"));
+            return Err(format!(
+                "it hands over {name}, which {why}; a script may set it itself"
+            ));
         }
         if name.starts_with("TF_VAR_") && !when.is_before_plan() {
             return Err(format!(
@@ -267,7 +269,7 @@ mod tests {
         }
         assert!(
             of("PATH=/evil", HookWhen::BeforePlan).unwrap_err()
-                == "it hands over PATH, which would steer"
+                == "it hands over PATH, which would steer; a script may set it itself"
         );
         assert!(of("TF_VAR_a=1", HookWhen::BeforePlan).is_ok());
         for when in [

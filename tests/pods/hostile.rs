@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use crds::{Phase, RunResult};
+use crds::{FailureClass, Phase, RunResult, reason};
 use harness::cluster::gobuild::{IN_PODS, Toolset};
 use serde_json::{Value, json};
 use servers::{auth::Access, repo::Change};
@@ -17,10 +17,10 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new(
-        "hostile::attacks_of_the_stack_are_refused",
-        attacks,
-    )]
+    vec![
+        Test::new("hostile::attacks_of_the_stack_are_refused", attacks),
+        Test::new("hostile::later_values_bring_no_code", later_values),
+    ]
 }
 
 const MAIN: &str = include_str!("../fixtures/hostile/main.tf");
@@ -379,6 +379,83 @@ async fn attacks(scene: Scene) -> Result<()> {
         std::fs::symlink_metadata(scene.suite.releases.cache.join("planted")).is_err(),
         "something was written into the cache that runs share"
     );
+    Ok(())
+}
+
+/// Code that calls Git, which reads its configuration from the environment.
+const CALLS_GIT: &str = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"git status || true\"\n  }\n}\n";
+/// A value by which OpenTofu runs a command.
+const ENCRYPTION: &str = r#"{"key_provider":{"external":{"k":{"command":["/bin/sh","-c","echo ran-by-value >&2; exit 1"]}}},"method":{"aes_gcm":{"m":{"keys":"${key_provider.external.k}"}}},"state":{"method":"method.aes_gcm.m"}}"#;
+
+/// Values that change after the plan, in a Secret and from a hook, would run commands in the approved apply.
+async fn later_values(scene: Scene) -> Result<()> {
+    scene.secret("rotated", &[("HARMLESS", "1")])?;
+    scene
+        .real(
+            "secret",
+            CALLS_GIT,
+            json!({"envFrom": [{"secretRef": {"name": "rotated"}}],
+                "approval": {"holdFor": "0s", "allowRotation": true}}),
+        )
+        .await?;
+    let config = "GIT_CONFIG_COUNT=1\nGIT_CONFIG_KEY_0=core.fsmonitor\nGIT_CONFIG_VALUE_0=echo ran-by-value >&2; false";
+    let hooks = [
+        (
+            "encryption",
+            format!("TF_ENCRYPTION={ENCRYPTION}"),
+            "TF_ENCRYPTION",
+        ),
+        ("git", config.to_owned(), "GIT_CONFIG_COUNT"),
+    ];
+    for (name, values, _) in &hooks {
+        let script = format!("cat > \"$PAWL_HOOK_VALUES\" <<'EOF'\n{values}\nEOF\n");
+        let hook = json!({"name": "late", "when": "BeforeApply", "inline": script});
+        scene
+            .real(name, CALLS_GIT, json!({"hooks": [hook]}))
+            .await?;
+    }
+    let waiting = released(&scene, "secret").await?;
+    let patch = json!({"stringData": {"TF_ENCRYPTION": ENCRYPTION}}).to_string();
+    scene.kubectl(&["patch", "secret", "rotated", "--type=merge", "-p", &patch])?;
+    approve_waiting(&scene, &waiting)?;
+    for (name, _, refused) in &hooks {
+        scene.approve(name).await?;
+        let status = scene
+            .fails(
+                name,
+                FailureClass::Configuration,
+                reason::HOOK_INVALID,
+                LATER,
+            )
+            .await?;
+        let message = status.failure.context("no failure")?.message;
+        holds(
+            &message,
+            &format!("it hands over {refused}, which would run another program"),
+        )?;
+    }
+    let status = scene
+        .fails(
+            "secret",
+            FailureClass::StalePlan,
+            reason::INPUTS_CHANGED,
+            LATER,
+        )
+        .await?;
+    ensure!(status.claim.is_none(), "{:?}", status.claim);
+    let message = status.failure.context("no failure")?.message;
+    holds(
+        &message,
+        "env TF_ENCRYPTION changed since the plan and would bring code",
+    )?;
+    for name in ["secret", "encryption", "git"] {
+        let log = scene.log(name).await?;
+        // The hook's own output is masked.
+        ensure!(
+            !log.contains("\nran-by-value") && !log.contains(": ran-by-value"),
+            "{log}"
+        );
+    }
     Ok(())
 }
 

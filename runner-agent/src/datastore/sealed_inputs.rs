@@ -44,6 +44,12 @@ impl SealedInputs {
             .map(|(name, _)| name.clone())
             .collect()
     }
+
+    /// Names of values that the plan did not have.
+    pub fn added(&self, values: &BTreeMap<String, String>) -> Vec<String> {
+        let is_new = |name: &&String| !self.digests.contains_key(*name);
+        values.keys().filter(is_new).cloned().collect()
+    }
 }
 
 fn tag(key: &str, value: &str) -> String {
@@ -76,6 +82,8 @@ mod tests {
             ["env B"],
             "one that is gone"
         );
+        let more = values(&[("variable a", "hunter22"), ("env B", "x"), ("env C", "")]);
+        assert_eq!(sealed.added(&more), ["env C"]);
         let text = serde_json::to_string(&sealed).unwrap();
         assert!(!text.contains("hunter22"));
         assert_ne!(

@@ -29,6 +29,19 @@ use crate::{
 /// Suffixes of code, and of files that the tools read as code. They may not come from a Secret, whose content no reviewer sees.
 const CODE: &str = ".tf .tofu .tf.json .tofu.json .tfvars .tfvars.json .hcl";
 
+/// Configuration below `HOME` by which a program runs another, loads code or writes to a path. `/` at the end stands for a directory.
+const HOME_CODE: &str = ".gitconfig .config/git/ .ssh/config .terraformrc .tofurc .terraform.d/ .config/opentofu/ .bashrc .bash_profile \
+    .profile .zshenv .curlrc .wgetrc .npmrc .config/pip/ .local/ .config/helm/ .azure/config .azure/cliextensions/ \
+    .config/gcloud/configurations/ .ansible.cfg .hgrc .vault";
+/// Text by which a file of credentials names a program: of the AWS, Kubernetes, Docker and Google command lines.
+const RUNS: &[&str] = &[
+    "credential_process",
+    "client.authentication.k8s.io",
+    "credsStore",
+    "credHelpers",
+    "\"executable\"",
+];
+
 #[derive(Debug)]
 pub(super) struct GivenFile {
     /// Relative to the directory of its place.
@@ -52,6 +65,23 @@ impl GivenFile {
     /// Whether the file comes from a Secret and lies beside the code.
     const fn is_apart(&self) -> bool {
         self.secret && matches!(self.place, FilePlace::Source)
+    }
+
+    /// Whether this is the file of that name, and its content may make a program run other code. A change of such a file after the plan
+    /// has no approval.
+    pub(super) fn brings_code(&self, name: &str) -> bool {
+        let is_configuration = || {
+            let path = self.path.to_string_lossy();
+            HOME_CODE
+                .split_ascii_whitespace()
+                .any(|word| path == word || word.ends_with('/') && path.starts_with(word))
+        };
+        let text = String::from_utf8_lossy(&self.bytes);
+        self.name == name
+            && (self.place == FilePlace::Home && is_configuration()
+                || self.bytes.starts_with(b"#!")
+                || self.bytes.starts_with(b"\x7fELF")
+                || RUNS.iter().any(|word| text.contains(word)))
     }
 
     /// Writes the file below a directory and replaces a file of its name. Follows no link.
@@ -278,6 +308,49 @@ mod tests {
         symlink(&home, stack.join("conf")).unwrap();
         assert!(put_apart_again(&given, &stack).is_err());
         assert!(!home.join("key").exists());
+    }
+
+    #[test]
+    fn files_that_bring_code_are_told_from_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let brings = |path: &str, place: &str, text: &str| {
+            let (mut given, _) = gathered(dir.path(), &json!([of(path, place, true)])).unwrap();
+            given[0].bytes = text.into();
+            given[0].brings_code(&format!("{place} {path}"))
+        };
+        for (path, place, text, expected) in [
+            (".gitconfig", "Home", "[core]\n", true),
+            (".config/git/config", "Home", "[core]\n", true),
+            (".ssh/config", "Home", "Host *\n", true),
+            (
+                ".aws/config",
+                "Home",
+                "[default]\ncredential_process = /bin/x\n",
+                true,
+            ),
+            (
+                ".aws/credentials",
+                "Home",
+                "[default]\naws_access_key_id = a\n",
+                false,
+            ),
+            (
+                ".kube/config",
+                "Home",
+                "apiVersion: client.authentication.k8s.io/v1\n",
+                true,
+            ),
+            (".kube/config", "Home", "token: t\n", false),
+            (".ssh/id_ed25519", "Home", "-----BEGIN\n", false),
+            ("conf/run", "Source", "#!/bin/sh\n", true),
+            ("conf/gitconfig", "Source", "[core]\n", false),
+        ] {
+            assert_eq!(
+                brings(path, place, text),
+                expected,
+                "{place} {path}: {text}"
+            );
+        }
     }
 
     #[test]

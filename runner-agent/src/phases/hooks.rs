@@ -211,7 +211,9 @@ impl PhaseRunner {
                 "hands over values that cannot be read: {error}"
             )))
         })?;
-        let values = hooks::values(&text, hook.when, env_names::refused);
+        let values = hooks::values(&text, hook.when, |name| {
+            env_names::refused(name, env_names::Moment::Later)
+        });
         let values = values
             .map_err(|error| Reason::HookInvalid.failure(named(&format!("failed: {error}"))))?;
         guard(&self.hooks).values.extend(values);

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 pub(super) use super::mounted_objects::{is_empty, mounted};
 use super::{
-    env_names::refused,
+    env_names::{Moment, refused},
     given_files::{self, GivenFile},
     mounted_objects::{Found, Object, is_name, key_of, keys},
     options::{self, Options},
@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     classify::OrInternal as _,
+    datastore::sealed_inputs::SealedInputs,
     files::{BACKEND_FILE, VARIABLES_FILE},
     report::redact::Redactor,
     settings::Settings,
@@ -103,7 +104,7 @@ pub(super) fn gather(
     let mut env = Vec::new();
     for variable in &spec.env {
         let name = &variable.name;
-        if let Some(why) = refused(name) {
+        if let Some(why) = refused(name, Moment::Creation) {
             return Err(invalid(format!("env {name} is refused: it {why}")));
         }
         let given = variable.value.clone().map(Value::String);
@@ -121,6 +122,7 @@ pub(super) fn gather(
     for (name, text) in env {
         inputs.set(name, text);
     }
+    inputs.record_fixed();
     Ok(inputs)
 }
 
@@ -129,6 +131,29 @@ impl Inputs {
     fn set(&mut self, name: String, value: String) {
         self.env.retain(|(other, _)| *other != name);
         self.env.push((name, value));
+    }
+
+    /// Records each name that may not change later by itself: `envFrom` is recorded as a whole, and may gain a key.
+    fn record_fixed(&mut self) {
+        for (name, value) in &self.env {
+            if refused(name, Moment::Later).is_some() {
+                let value = Value::String(value.clone()).to_string();
+                self.taken.insert(format!("env {name}"), value);
+            }
+        }
+    }
+
+    /// Inputs that differ from those of the plan and bring code that no checksum covers; no `allowRotation` permits these.
+    pub(super) fn bring_code(&self, sealed: &SealedInputs) -> Vec<String> {
+        let brings = |input: &String| match input.split_once(' ') {
+            Some(("env", name)) => refused(name, Moment::Later).is_some(),
+            Some(("file", name)) => self.files.iter().any(|file| file.brings_code(name)),
+            _ => false,
+        };
+        let mut found = sealed.changed(&self.taken);
+        found.extend(sealed.added(&self.taken));
+        found.retain(brings);
+        found
     }
 }
 
@@ -183,7 +208,7 @@ fn whole(
             inputs.notes.push(format!("key {key} of {kind} {name} is left out of envFrom: {variable} is no name of a variable"));
             continue;
         }
-        if let Some(why) = refused(&variable) {
+        if let Some(why) = refused(&variable, Moment::Creation) {
             return Err(invalid(format!(
                 "envFrom: {variable} of {kind} {name} is refused: it {why}"
             )));
@@ -341,6 +366,37 @@ mod tests {
     }
 
     #[test]
+    fn later_values_that_bring_code_are_told_from_rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = settings(dir.path());
+        let put = |name: &str, value: &str| {
+            fs::create_dir_all(settings.secrets.join("s")).unwrap();
+            fs::write(settings.secrets.join("s").join(name), value).unwrap();
+        };
+        put("TOKEN", "before");
+        put("GIT_SSH_COMMAND", "ssh -4");
+        let spec = spec(&json!({
+            "env": [{"name": "GIT_PAGER", "valueFrom": {"secretKeyRef": {"name": "s", "key": "TOKEN"}}},
+                {"name": "GIT_DIR", "value": "x"}],
+            "envFrom": [{"secretRef": {"name": "s"}}],
+        }));
+        let gathered =
+            || gather(&spec, &settings, &TakenOutputs::new(), &Redactor::default()).unwrap();
+        let sealed = SealedInputs::of(&gathered().taken).unwrap();
+        assert!(gathered().bring_code(&sealed).is_empty());
+        put("OTHER", "data");
+        assert!(gathered().bring_code(&sealed).is_empty());
+        put("TOKEN", "after");
+        assert_eq!(gathered().bring_code(&sealed), ["env GIT_PAGER"]);
+        put("TF_ENCRYPTION", "{}");
+        fs::remove_file(settings.secrets.join("s/GIT_SSH_COMMAND")).unwrap();
+        assert_eq!(
+            gathered().bring_code(&sealed),
+            ["env GIT_PAGER", "env GIT_SSH_COMMAND", "env TF_ENCRYPTION"]
+        );
+    }
+
+    #[test]
     fn missing_values_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let settings = settings(dir.path());
@@ -365,7 +421,7 @@ mod tests {
             (
                 json!({"envFrom": [{"prefix": "BASH_", "secretRef": {"name": "shell"}}]}),
                 reason::INVALID_SPEC,
-                "envFrom: BASH_ENV of Secret shell is refused: it would bring other code than is approved; a script that wants it sets it itself",
+                "envFrom: BASH_ENV of Secret shell is refused: it would load other code than is approved",
             ),
         ];
         for (json, reason, message) in rows {

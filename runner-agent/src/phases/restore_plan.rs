@@ -75,6 +75,14 @@ impl PhaseRunner {
                 "the bundle in the datastore is not the plan: {other}"
             )),
         })?;
+        let code = given.bring_code(&head.inputs);
+        if !code.is_empty() {
+            let message = format!(
+                "{} changed since the plan and would bring code or a path that the approval does not cover; plan again",
+                code.join(", ")
+            );
+            return Err(Reason::InputsChanged.failure(message));
+        }
         let changed = head.inputs.changed(&given.taken);
         if !changed.is_empty() && !run.spec.approval.allow_rotation {
             let message = format!(

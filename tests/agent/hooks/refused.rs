@@ -97,12 +97,12 @@ async fn steering_or_late_values_are_refused() {
         (
             "BeforeApply",
             "BASH_ENV=/evil.sh",
-            "it hands over BASH_ENV, which would bring other code than is approved",
+            "it hands over BASH_ENV, which would load other code than is approved",
         ),
         (
             "BeforeApply",
             "TF_REATTACH_PROVIDERS={}",
-            "it hands over TF_REATTACH_PROVIDERS, which would bring other code",
+            "it hands over TF_REATTACH_PROVIDERS, which would load other code",
         ),
         (
             "AfterPlan",
