@@ -17,7 +17,7 @@ fn attempt(more: &Value, env: &[(&str, &str)], kept: &tempfile::TempDir) -> Atte
     })
 }
 
-fn has_landlock(a: &Attempt) -> bool {
+pub(crate) fn has_landlock(a: &Attempt) -> bool {
     let without = a.log().contains("this node has no Landlock");
     assert!(!without || std::env::var_os("CI").is_none(), "{}", a.log());
     !without
@@ -60,7 +60,7 @@ async fn kept_plan_is_read_only_for_code() {
 }
 
 /// Prevents further Landlock rulesets in this thread and its children: the kernel stacks at most 16, and these restrict nothing.
-fn use_up_landlock() {
+pub(crate) fn use_up_landlock() {
     let one_more = || -> Result<(), RulesetError> {
         let all = PathBeneath::new(PathFd::new("/").unwrap(), AccessFs::Refer);
         let ruleset = Ruleset::default()
@@ -148,17 +148,21 @@ async fn confined_or_not() {
     }
 }
 
-#[test]
-fn unconfined_code_is_reported_or_refused() {
-    // In a separate thread, because Landlock restrictions are permanent.
+/// Runs a test in a thread of its own, because Landlock restrictions are permanent.
+pub(crate) fn in_a_thread<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
-        runtime.block_on(confined_or_not());
+        runtime.block_on(test());
     });
     thread.join().unwrap();
+}
+
+#[test]
+fn unconfined_code_is_reported_or_refused() {
+    in_a_thread(confined_or_not);
 }
 
 #[tokio::test]

@@ -22,5 +22,6 @@ mod outputs;
 mod planted;
 mod providers;
 mod quiet;
+mod reach;
 mod repository;
 mod upgrade;

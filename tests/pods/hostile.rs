@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, Phase, RunResult, reason};
-use harness::cluster::gobuild::{IN_PODS, Toolset};
+use harness::{
+    cluster::gobuild::{IN_PODS, Toolset},
+    reach,
+};
 use serde_json::{Value, json};
 use servers::{auth::Access, repo::Change};
 use tool_versions::Platform;
@@ -71,7 +74,7 @@ const REFUSED: [&str; 24] = [
 /// Acts that succeed in every phase: they show that the attack itself works.
 const DONE: [&str; 3] = ["own_file", "caches_are_there", "kept_directory_is_there"];
 /// Acts that succeed during the plan and must have no effect.
-const PLANTED: [&str; 13] = [
+const PLANTED: [&str; 10] = [
     "planted_aws_configuration",
     "planted_git_configuration",
     "planted_file_in_tmpdir",
@@ -82,9 +85,13 @@ const PLANTED: [&str; 13] = [
     "left_a_pipe",
     "left_an_outward_link",
     "left_a_closed_directory",
+];
+/// Signals to the agent: refused by Landlock since kernel 6.12, discarded by the kernel before, since the agent is PID 1.
+const SIGNALS: [&str; 4] = [
     "signal_STOP",
     "signal_TSTP",
     "signal_KILL",
+    "agent_signalled",
 ];
 /// Traces of these acts that the apply finds.
 const FOUND: [(&str, &str); 9] = [
@@ -148,6 +155,15 @@ fn expected(phase: &str) -> BTreeMap<String, String> {
         name if name.starts_with(ON_STATE) => matches!(phase, "plan" | "apply" | "hook" | "late"),
         name => !is_early || name.starts_with("agents_") || name == "message_for_the_kubelet",
     };
+    // Code may signal its siblings.
+    let reached = ["tool", "agent"].into_iter().flat_map(|who| {
+        let ways = reach::WAYS.iter().filter(|_| !is_hook);
+        ways.map(move |way| (format!("{who}_{way}"), "refused"))
+    });
+    let reached = reached.map(|(name, end)| match name.as_str() {
+        "tool_signalled" => (name, "done"),
+        _ => (name, end),
+    });
     let to_hooks = REFUSED_TO_HOOKS.iter().filter(|_| is_hook && !is_early);
     let refused = REFUSED
         .iter()
@@ -165,8 +181,10 @@ fn expected(phase: &str) -> BTreeMap<String, String> {
         .chain(planted)
         .map(|name| ((*name).to_owned(), "done"));
     of_files
+        .chain(reached)
         .chain(refused)
         .chain(done)
+        .filter(|(name, _)| !SIGNALS.contains(&name.as_str()))
         .map(|(name, end)| (name, end.to_owned()))
         .collect()
 }
@@ -200,7 +218,9 @@ fn said(text: &str, phase: &str) -> BTreeMap<String, String> {
 /// Fails unless the text contains all attempts of a phase with their expected outcomes.
 fn fended_off(text: &str, phase: &str) -> Result<()> {
     let (mut said, expected) = (said(text, phase), expected(phase));
-    said.retain(|_, end| matches!(end.as_str(), "done" | "refused"));
+    said.retain(|name, end| {
+        matches!(end.as_str(), "done" | "refused") && !SIGNALS.contains(&name.as_str())
+    });
     let wrong: Vec<_> = expected
         .iter()
         .filter(|(name, end)| said.get(*name) != Some(end))
@@ -225,12 +245,15 @@ fn commit(scene: &Scene) -> Result<String> {
         "terraform.d/plugins/registry.opentofu.org/pawl/hostile/1.0.0/{}",
         Platform::here()
     );
+    let built = tempfile::tempdir()?;
+    let reach = std::fs::read(reach::build(built.path())?)?;
     let name = scene.path("hostile");
     scene.suite.git.create(&name)?.commit_changes(
         "main",
         &[
             Change::File("main.tf", MAIN.as_bytes()),
             Change::File("attack.sh", ATTACK.as_bytes()),
+            Change::Executable("reach", &reach),
             Change::Executable(
                 &format!("{package}/terraform-provider-hostile_v1.0.0"),
                 PROVIDER.as_bytes(),

@@ -1,7 +1,7 @@
 //! The journal of an apply: records the tool's events per object, ships them from the pod during the apply, and retains them in memory for
 //! the comparison at the end. Never waits for the datastore.
 
-use std::io::Write as _;
+use std::{fs::File, io::Write as _};
 
 use crds::apply_log::{
     Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state,
@@ -10,7 +10,11 @@ use crds::apply_log::{
 
 use super::{PhaseRunner, Planned, Shell, uploads::Journaling};
 use crate::{
-    classify, datastore::spool::SpoolWriter, guard, process::Exit, report::redact::Redactor,
+    classify,
+    datastore::spool::SpoolWriter,
+    guard,
+    process::{Exit, stream},
+    report::redact::Redactor,
 };
 
 #[derive(Debug)]
@@ -141,13 +145,14 @@ impl PhaseRunner {
     pub(super) async fn pull_state<T: Send + 'static>(
         &self,
         shell: &Shell,
-        read: fn(std::io::PipeReader) -> Result<T, state::StateError>,
+        read: fn(File) -> Result<T, state::StateError>,
     ) -> Result<T, String> {
         let command = self
             .command(shell, ["state", "pull"])
             .map_err(|failure| failure.message)?;
-        let (reader, writer) = std::io::pipe().map_err(|error| format!("no pipe: {error}"))?;
-        let found = tokio::task::spawn_blocking(move || read(reader));
+        let (reader, writer) = stream(&command.role)
+            .map_err(|error| format!("there is no stream for its output: {error}"))?;
+        let found = tokio::task::spawn_blocking(move || read(File::from(reader)));
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
         let mut events = self.events(&shell.stack, &notices).quiet();
         let exit = self

@@ -19,7 +19,7 @@ use crate::{
     classify::{self, OrInternal as _, internal},
     files::{self, Scratch},
     ports::{Notice, Notices, PlanReport, Work},
-    process::{Command, Sink as _, Source},
+    process::{Command, Sink as _, Source, stream},
 };
 
 const UNKEPT: &str = "the plan's text cannot be kept";
@@ -214,7 +214,8 @@ impl PhaseRunner {
         let unreadable = |what: String| {
             Reason::PlanUnreadable.failure(format!("the plan cannot be read: {what}"))
         };
-        let (reader, writer) = io::pipe().or_internal("no pipe")?;
+        let (reader, writer) =
+            stream(&command.role).or_internal("there is no stream for the plan")?;
         // The JSON may be large and is printed once, so it is copied for the datastore as it is read.
         let text = self.text()?;
         let copy = text
@@ -223,7 +224,7 @@ impl PhaseRunner {
             .transpose()
             .or_internal(UNKEPT)?;
         let facts = tokio::task::spawn_blocking(move || {
-            let reader = terragrunt::json(reader)?;
+            let reader = terragrunt::json(File::from(reader))?;
             match copy {
                 Some(copy) => {
                     let mut reader = Copying {

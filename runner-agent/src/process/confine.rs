@@ -1,5 +1,6 @@
-//! Confines commands with Landlock: they cannot open some files of the pod (the agent's tokens, the termination message), and
-//! cannot change others (what pods share).
+//! Confines commands with Landlock: they cannot open some files of the pod (the agent's tokens, the termination message), cannot
+//! change others (what pods share, and memory and settings of processes in `/proc`), and cannot signal the agent. A
+//! [filter](super::filter) refuses the system calls that reach into another process.
 //!
 //! The stack's code runs as the agent's own user, so file modes do not protect against it. Landlock does
 //! (<https://docs.kernel.org/userspace-api/landlock.html>): a thread of the agent restricts itself and starts all commands, which
@@ -26,19 +27,25 @@ use std::{
 
 use landlock::{
     AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetError, make_bitflags,
+    RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
 };
 use tokio::{
     process::{Child, Command},
     runtime::Handle,
 };
 
+use super::filter;
+
 type Job = Box<dyn FnOnce() + Send>;
+
+/// Read-only for commands: `/proc/PID/mem` of a process under the same rules can be written otherwise.
+const PROC: &str = "/proc";
 
 /// A confined thread that starts commands. It ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Confined {
     jobs: mpsc::Sender<Job>,
+    pub(super) by_landlock: bool,
 }
 
 /// Paths protected from commands: files, or directories with everything below. Links are followed.
@@ -73,11 +80,24 @@ impl Confined {
             .read_only
             .iter()
             .map(real)
+            .chain([Ok(PROC.into())])
             .collect::<io::Result<Vec<_>>>()?;
-        let mut layers = vec![(HIDING, all_but(&hidden)?)];
-        if !read_only.is_empty() {
-            layers.push((KEEPING, all_but(&read_only)?));
-        }
+        Self::restricted(vec![
+            (HIDING, all_but(&hidden)?),
+            (KEEPING, all_but(&read_only)?),
+        ])
+    }
+
+    /// Starts the thread without Landlock, with the filter of system calls only.
+    ///
+    /// # Errors
+    /// The kernel has no filters of system calls.
+    pub(super) fn filtered() -> io::Result<Self> {
+        Self::restricted(Vec::new())
+    }
+
+    fn restricted(layers: Vec<(Layer, Vec<PathBuf>)>) -> io::Result<Self> {
+        let by_landlock = !layers.is_empty();
         let (jobs, work) = mpsc::channel::<Job>();
         let (said, told) = mpsc::sync_channel(1);
         thread::Builder::new()
@@ -85,7 +105,8 @@ impl Confined {
             .spawn(move || {
                 let restricted = layers
                     .iter()
-                    .try_for_each(|(layer, allowed)| layer.restrict(allowed));
+                    .try_for_each(|(layer, allowed)| layer.restrict(allowed))
+                    .and_then(|()| filter::install());
                 let stays = restricted.is_ok();
                 let _ = said.send(restricted);
                 if stays {
@@ -94,10 +115,8 @@ impl Confined {
                     }
                 }
             })?;
-        told.recv()
-            .map_err(io::Error::other)?
-            .map_err(io::Error::other)?;
-        Ok(Self { jobs })
+        told.recv().map_err(io::Error::other)??;
+        Ok(Self { jobs, by_landlock })
     }
 
     /// Starts a command in the caller's runtime.
@@ -144,18 +163,19 @@ const KEEPING: Layer = Layer {
 const OF_A_FILE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate});
 
 impl Layer {
-    fn restrict(&self, allowed: &[PathBuf]) -> Result<(), String> {
-        let refused = |error: RulesetError| error.to_string();
+    fn restrict(&self, allowed: &[PathBuf]) -> io::Result<()> {
+        let refused = |error: RulesetError| io::Error::other(error);
         let rights = self.needed | self.wished;
         let mut ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(self.needed)
+            .map_err(refused)?
+            // Before kernel 6.12 there are no scopes.
+            .set_compatibility(CompatLevel::BestEffort)
+            .scope(Scope::Signal)
             .map_err(refused)?;
         if !self.wished.is_empty() {
-            ruleset = ruleset
-                .set_compatibility(CompatLevel::BestEffort)
-                .handle_access(self.wished)
-                .map_err(refused)?;
+            ruleset = ruleset.handle_access(self.wished).map_err(refused)?;
         }
         let mut ruleset = ruleset.create().map_err(refused)?;
         for path in allowed {

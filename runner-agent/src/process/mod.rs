@@ -7,15 +7,19 @@
 //! | `tree` | parents and descendants of processes |
 //! | `reap` | ended processes that tokio does not wait for |
 //! | `confine` | files that a command may not open or change |
+//! | `filter` | system calls that a command may not make |
+//! | `stream` | the stream by which output reaches the agent |
 //! | `peer` | the process at the other end of a connection |
 //! | `output` | lines, and the log |
 
 mod confine;
+mod filter;
 mod interrupt;
 mod output;
 mod peer;
 mod reap;
 mod spawn;
+mod stream;
 mod tree;
 
 pub use confine::Bounds;
@@ -26,4 +30,5 @@ pub use reap::{kill_others, reap_strangers};
 #[cfg(test)]
 pub(crate) use spawn::tests::{Kept, bash};
 pub use spawn::{Command, Exit, RunError, Sink, Source};
+pub use stream::stream;
 pub use tree::{descendants, own_pid};

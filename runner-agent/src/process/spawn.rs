@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     ffi::OsString,
-    os::unix::process::ExitStatusExt,
+    os::{fd::OwnedFd, unix::process::ExitStatusExt},
     path::PathBuf,
     process::{ExitStatus, Stdio},
     time::Duration,
@@ -19,6 +19,7 @@ use super::{
     confine::{Bounds, Confined},
     interrupt::{Children, Role, Tracked},
     output::Lines,
+    stream::stream,
     tree::Executable,
 };
 
@@ -80,17 +81,27 @@ impl Children {
     /// Confines all later commands. Only the first call has an effect.
     ///
     /// # Errors
-    /// The kernel does not support it, or a read-only directory does not exist. Commands then start unconfined.
+    /// The kernel does not support it, or a read-only directory does not exist. Commands then start unconfined, but under the filter of
+    /// system calls if the kernel has filters.
     pub fn confine(&self, bounds: &Bounds) -> std::io::Result<()> {
-        if self.confined.get().is_none() {
-            let _ = self.confined.set(Confined::start(bounds)?);
+        if self.is_confined() {
+            return Ok(());
         }
-        Ok(())
+        let (confined, result) = match Confined::start(bounds) {
+            Ok(confined) => (Ok(confined), Ok(())),
+            Err(error) => (Confined::filtered(), Err(error)),
+        };
+        if let Ok(confined) = confined {
+            let _ = self.confined.set(confined);
+        }
+        result
     }
 
-    /// Whether commands start with fewer rights than the agent.
+    /// Whether commands start with fewer rights to files than the agent.
     pub fn is_confined(&self) -> bool {
-        self.confined.get().is_some()
+        self.confined
+            .get()
+            .is_some_and(|confined| confined.by_landlock)
     }
 
     /// Whether tokio waits for this process.
@@ -106,12 +117,22 @@ impl Children {
             .collect()
     }
 
+    /// Starts a command. Its output goes to `out`, or to the child's streams.
     fn spawn(
         &self,
         command: &Command,
-        out: Stdio,
+        out: Option<OwnedFd>,
         spite: InSpite,
     ) -> Result<(Child, i32), RunError> {
+        let own = || stream(&command.role).map_err(RunError::Spawn);
+        let (out, out_end) = match out {
+            Some(end) => (None, end),
+            None => own().map(|(out, end)| (Some(std::process::ChildStdout::from(out)), end))?,
+        };
+        let out = out.map(ChildStdout::from_std).transpose();
+        let (err, err_end) = own()?;
+        let err = ChildStderr::from_std(std::process::ChildStderr::from(err));
+        let (out, err) = (out.map_err(RunError::Spawn)?, err.map_err(RunError::Spawn)?);
         let mut tokio_command = tokio::process::Command::new(&command.program);
         tokio_command
             .args(&command.args)
@@ -119,8 +140,8 @@ impl Children {
             .envs(command.env.iter().map(|(k, v)| (k, v)))
             .current_dir(&command.dir)
             .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(Stdio::piped())
+            .stdout(out_end)
+            .stderr(err_end)
             .process_group(0);
         // Under one lock with the reaper's check, so that it does not reap a command that ends at once.
         let mut table = self.table();
@@ -131,7 +152,7 @@ impl Children {
             Some(confined) => confined.spawn(tokio_command),
             None => tokio_command.spawn(),
         };
-        let child = child.map_err(RunError::Spawn)?;
+        let mut child = child.map_err(RunError::Spawn)?;
         let pid = child
             .id()
             .and_then(|id| i32::try_from(id).ok())
@@ -148,6 +169,7 @@ impl Children {
                 told: HashSet::new(),
             },
         );
+        (child.stdout, child.stderr) = (out, Some(err));
         Ok((child, pid))
     }
 
@@ -163,7 +185,7 @@ impl Children {
     /// Runs a command to its end. Passes its output line by line to `sink`, and awaits `sink` after each chunk. Reads output until
     /// 5 s after the end, even if another process still holds the pipe.
     pub async fn run(&self, command: &Command, sink: &mut impl Sink) -> Result<Exit, RunError> {
-        let (mut child, pid) = self.spawn(command, Stdio::piped(), InSpite::None)?;
+        let (mut child, pid) = self.spawn(command, None, InSpite::None)?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         self.watch(
             &mut child,
@@ -175,14 +197,14 @@ impl Children {
         .await
     }
 
-    /// Like [`Self::run`], with standard output to a pipe of the caller.
+    /// Like [`Self::run`], with standard output to a [`stream`] of the caller.
     pub async fn run_into(
         &self,
         command: &Command,
-        out: std::io::PipeWriter,
+        out: OwnedFd,
         sink: &mut impl Sink,
     ) -> Result<Exit, RunError> {
-        let (mut child, pid) = self.spawn(command, Stdio::from(out), InSpite::None)?;
+        let (mut child, pid) = self.spawn(command, Some(out), InSpite::None)?;
         let err = child.stderr.take();
         self.watch(
             &mut child,
@@ -199,10 +221,10 @@ impl Children {
     pub async fn run_into_last(
         &self,
         command: &Command,
-        out: std::io::PipeWriter,
+        out: OwnedFd,
         sink: &mut impl Sink,
     ) -> Result<Exit, RunError> {
-        let (mut child, pid) = self.spawn(command, Stdio::from(out), InSpite::Stop)?;
+        let (mut child, pid) = self.spawn(command, Some(out), InSpite::Stop)?;
         let err = child.stderr.take();
         // `false`: its children are not interrupted either.
         self.watch(&mut child, (pid, false), None, err, sink).await
@@ -214,7 +236,7 @@ impl Children {
         command: &Command,
         sink: &mut impl Sink,
     ) -> Result<Exit, RunError> {
-        let (mut child, pid) = self.spawn(command, Stdio::piped(), InSpite::Kill)?;
+        let (mut child, pid) = self.spawn(command, None, InSpite::Kill)?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         self.watch(&mut child, (pid, false), out, err, sink).await
     }

@@ -2,4 +2,5 @@
 
 pub mod cluster;
 pub mod guide;
+pub mod reach;
 pub mod wait;

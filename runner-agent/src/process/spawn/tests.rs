@@ -184,15 +184,20 @@ async fn last_reader_and_its_tool_are_not_interrupted() {
     let dir = tempfile::tempdir().unwrap();
     let children = Children::default();
     children.interrupt();
-    let (reader, writer) = std::io::pipe().unwrap();
     // Long enough for several checks for new children.
     let command = around(dir.path(), "$TOOL 'sleep 0.5; echo read; true'");
+    let (reader, writer) = stream(&command.role).unwrap();
     let exit = children
         .run_into_last(&command, writer, &mut Kept::default())
         .await
         .unwrap();
     assert_eq!(
-        (exit.code, std::io::read_to_string(reader).unwrap().as_str()),
+        (
+            exit.code,
+            std::io::read_to_string(std::fs::File::from(reader))
+                .unwrap()
+                .as_str()
+        ),
         (0, "read\n")
     );
 }
