@@ -14,9 +14,14 @@ use serving::call::{self, CallError};
 pub enum Error {
     #[error(transparent)]
     Call(#[from] CallError),
-    /// An object of this name exists and does not belong to this run.
-    #[error("{kind} `{name}` exists and does not belong to this run")]
+    /// An object of this name exists that this controller did not create.
+    #[error(
+        "{kind} {name} exists and was not created by Pawl, so it gets no rights and no pod is started; delete it"
+    )]
     Foreign { kind: &'static str, name: String },
+    /// The run is no longer as the decision read it.
+    #[error("the run has changed meanwhile")]
+    Changed,
     /// The datastore, or a file needed for it, failed.
     #[error("{}", causes(.0))]
     Datastore(#[from] RequestError),
@@ -95,6 +100,7 @@ impl Error {
         match self {
             Self::Call(CallError::Timeout { .. }) => ErrorKind::Timeout,
             Self::Call(CallError::Transport { .. }) => ErrorKind::Transport,
+            Self::Changed => ErrorKind::Conflict,
             Self::Foreign { .. } | Self::Datastore(_) | Self::Encode { .. } => ErrorKind::Internal,
             Self::Call(CallError::Refused { status, .. }) => match status.code {
                 409 if status.is_already_exists() => ErrorKind::AlreadyExists,
@@ -126,7 +132,9 @@ impl Error {
     pub fn after(&self) -> Duration {
         match self {
             Self::Datastore(error) => error.after(),
-            Self::Call(_) | Self::Foreign { .. } | Self::Encode { .. } => Duration::ZERO,
+            Self::Call(_) | Self::Foreign { .. } | Self::Changed | Self::Encode { .. } => {
+                Duration::ZERO
+            }
         }
     }
 
@@ -134,7 +142,7 @@ impl Error {
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Call(error) => error.status(),
-            Self::Foreign { .. } | Self::Datastore(_) | Self::Encode { .. } => None,
+            Self::Foreign { .. } | Self::Changed | Self::Datastore(_) | Self::Encode { .. } => None,
         }
     }
 }

@@ -209,10 +209,13 @@ pub const FIELDS: &[Field] = &[
                 .map(|attempt| (attempt.number, attempt.open))
                 .hash(&mut h);
         })
-        .decides(&["number", "open", "passedOver"])
+        .decides(&["number", "open", "podUID", "passedOver"])
         .trims(|s, finished| {
+            let settled = s.result != Some(RunResult::Indeterminate) || s.settled.is_some();
             if let Some(attempt) = s.attempt.as_mut().filter(|_| finished) {
                 (attempt.image, attempt.former) = (None, Vec::new());
+                // The message of its pod may still be the proof.
+                attempt.pod_uid = attempt.pod_uid.take().filter(|_| !settled);
             }
         }),
     field!(approval, "approval", Controller, UntilFinished)

@@ -10,6 +10,9 @@ use crds::{datastore, pod_env, tools::ToolSettings};
 
 use crate::report::Commands;
 
+/// Name and UID of the pod on a person's machine.
+pub const LOCAL: &str = "local";
+
 /// The settings of an attempt.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -188,8 +191,8 @@ impl Settings {
             run: "local".to_owned(),
             run_uid: "local".to_owned(),
             attempt: 1,
-            pod_name: "local".to_owned(),
-            pod_uid: "local".to_owned(),
+            pod_name: LOCAL.to_owned(),
+            pod_uid: LOCAL.to_owned(),
             node_name: None,
             nonce: nonce(),
             grace: GRACE,

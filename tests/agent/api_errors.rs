@@ -126,10 +126,44 @@ async fn fenced_agent_stops_without_a_write() {
     a.waits().await;
     let writes = a.api.writes();
     a.api.change(|o| {
-        o["status"]["attempt"] = json!({"number": 2, "podName": "vpc-xxxxx-a2", "open": true});
+        o["status"]["attempt"] =
+            json!({"number": 2, "podName": "vpc-xxxxx-a2", "podUID": "pod-2", "open": true});
     });
     assert_eq!(a.end().await, 1);
     assert_eq!(a.api.writes(), writes);
+}
+
+#[tokio::test]
+async fn pod_waits_silently_until_its_attempt_is_recorded() {
+    type Change = fn(&mut serde_json::Value);
+    let before: [(&str, Change); 3] = [
+        ("no attempt", |o| o["status"] = json!({"phase": "Pending"})),
+        ("an older one", |o| {
+            o["status"]["attempt"] =
+                json!({"number": 0, "podName": "p", "podUID": "p0", "open": false, "tries": 1});
+        }),
+        ("its own without a pod", |o| {
+            o["status"]["attempt"]["podUID"] = json!(null);
+        }),
+    ];
+    let recorded = json!({"number": 1, "podName": "vpc-xxxxx-a1", "podUID": "pod-1", "open": true, "tries": 1});
+    for (name, change) in before {
+        let mut a = start_with(&json!({}), &[], |_, api| api.change(change));
+        while a.api.gets() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!((a.api.writes(), a.ledger().len()), (0, 0), "{name}");
+        a.api.change(|o| o["status"]["attempt"] = recorded.clone());
+        assert_eq!(a.end().await, 0, "{name}");
+        assert_eq!(a.ran("apply"), 1, "{name}");
+    }
+    // The controller records another pod: this one ends.
+    let mut a = start_with(&json!({}), &[], |_, api| api.change(before[0].1));
+    let mut others = recorded.clone();
+    others["podUID"] = json!("pod-2");
+    a.api.change(|o| o["status"]["attempt"] = others);
+    assert_eq!(a.end().await, 1);
+    assert_eq!((a.api.writes(), a.ledger().len()), (0, 0));
 }
 
 #[tokio::test]
@@ -141,8 +175,8 @@ async fn attempt_of_another_process_is_not_adopted() {
                 json!({"attempt": 1, "podUID": "pod-1", "nonce": "f".repeat(32)});
         }),
         ("closed", |o| o["status"]["attempt"]["open"] = json!(false)),
-        ("of another pod", |o| {
-            o["status"]["attempt"]["podName"] = json!("other");
+        ("of another pod of that name", |o| {
+            o["status"]["attempt"]["podUID"] = json!("other");
         }),
         ("of another run", |o| o["metadata"]["uid"] = json!("other")),
         ("ended", |o| {

@@ -70,7 +70,7 @@ impl MemoryApi {
             "apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun",
             "metadata": {"name": "vpc", "namespace": "team", "uid": "uid-1", "resourceVersion": "1"},
             "spec": spec,
-            "status": {"phase": "Pending", "attempt": {"number": 1, "podName": "vpc-xxxxx-a1", "open": true, "tries": 1}},
+            "status": {"phase": "Pending", "attempt": {"number": 1, "podName": "vpc-xxxxx-a1", "podUID": "pod-1", "open": true, "tries": 1}},
         });
         let state = State {
             object,
@@ -126,6 +126,10 @@ impl MemoryApi {
 
     pub(crate) fn status(&self) -> TerraformRunStatus {
         serde_json::from_value(self.state.lock().unwrap().object["status"].clone()).unwrap()
+    }
+
+    pub(crate) fn gets(&self) -> u32 {
+        self.state.lock().unwrap().gets
     }
 
     pub(crate) fn writes(&self) -> usize {

@@ -9,10 +9,6 @@ use crds::{FailureClass, RunResult, pod_env, reason, release};
 use harness::wait;
 use serde_json::json;
 
-fn gets(api: &MemoryApi) -> u32 {
-    api.state.lock().unwrap().gets
-}
-
 #[tokio::test]
 async fn unknown_word_delays_the_adoption() {
     for (pointer, word, known) in [
@@ -32,7 +28,7 @@ async fn unknown_word_delays_the_adoption() {
             });
         };
         let mut a = start_with(&json!({}), &[], |_, api| put(api, word));
-        let looked = async || Ok(gets(&a.api) >= 4);
+        let looked = async || Ok(a.api.gets() >= 4);
         wait::until(format!("{pointer}: it looks again"), PATIENCE, looked)
             .await
             .unwrap();

@@ -262,9 +262,9 @@ fn draw(random: &mut StdRng, run: Option<&TerraformRun>, agents: &[Agent; 2]) ->
     };
     match random.random_range(0..31) {
         0..=2 => {
-            let pod = format!("{RUN}-a{}", (number + 1).min(2));
-            let mut fresh =
-                json!({"number": number + 1, "podName": pod, "open": true, "tries": number + 1});
+            let next = usize::from(number > 0);
+            let mut fresh = json!({"number": number + 1, "podName": format!("{RUN}-a{}", next + 1),
+                "podUID": agents[next].uid, "open": true, "tries": number + 1});
             if number > 0 && random.random_bool(0.5) {
                 fresh["restores"] = json!(number);
             }

@@ -15,7 +15,8 @@ use crate::{
 };
 
 tests! {
-    Guarded: only_named_pod_adopts_an_attempt_and_once,
+    Guarded: only_recorded_pod_adopts_an_attempt_and_once,
+    Guarded: pod_of_the_recorded_name_adopts_nothing,
     Guarded: replaced_attempt_writes_nothing,
     Guarded: controller_fields_are_refused_to_agents,
     Guarded: plan_is_written_once_per_attempt,
@@ -26,7 +27,7 @@ tests! {
 
 pub(crate) const NOT_THE_POD: &str = "only the pod of the open attempt";
 
-async fn only_named_pod_adopts_an_attempt_and_once(world: World) -> Result<()> {
+async fn only_recorded_pod_adopts_an_attempt_and_once(world: World) -> Result<()> {
     let mut scene = Scene::new(world, &[]).await?;
     scene.pending(RUN, &json!({})).await?;
     let agent = scene.open(RUN, 1).await?;
@@ -48,6 +49,29 @@ async fn only_named_pod_adopts_an_attempt_and_once(world: World) -> Result<()> {
         ["a second process", "run-a1", {"status": agent.adoption(1, '1')}, NOT_THE_POD],
         ["removed", "run-a1", {"status": {"adopted": null}}, NOT_THE_POD],
         ["another pod, afterwards", "another-pod", {"status": {"message": "me too"}}, NOT_THE_POD],
+    ]);
+    scene.rows(RUN, rows).await
+}
+
+/// Whoever may create and delete pods creates one of the next attempt's name beforehand, or puts one in place of the controller's.
+async fn pod_of_the_recorded_name_adopts_nothing(world: World) -> Result<()> {
+    let mut scene = Scene::new(world, &[]).await?;
+    scene.pending(RUN, &json!({})).await?;
+    let foreign = scene.pod("run-a1", "foreign", RUN).await?;
+    let adoption = json!({"status": foreign.adoption(1, '1')});
+    let opened = |pod: Option<&str>| json!({"attempt": {"number": 1, "podName": "run-a1", "podUID": pod, "open": true, "tries": 1}});
+    for pod in [None, Some("7d1b2f6e-58a5-4a3c-8f0c-5e2f3a9d1c42")] {
+        scene.status(RUN, opened(pod)).await?;
+        let rows = json!([["its pod is another", "run-a1", adoption, NOT_THE_POD]]);
+        scene.rows(RUN, rows).await?;
+    }
+    // Also not after the adoption, in the words of the process that adopted.
+    let real = scene.pod("real", "run-a1", RUN).await?;
+    scene.status(RUN, opened(Some(&real.uid))).await?;
+    let rows = json!([
+        ["adoption", "real", {"status": real.adoption(1, '0')}, ""],
+        ["a pod of the name", "run-a1", {"status": {"message": "me"}}, NOT_THE_POD],
+        ["a pod of the name, as the other", "run-a1", {"status": real.adoption(1, '0')}, NOT_THE_POD],
     ]);
     scene.rows(RUN, rows).await
 }

@@ -11,6 +11,7 @@ mod convert;
 mod enforcement;
 mod faults;
 mod fences;
+mod foreign;
 mod health;
 mod layer_rights;
 mod layers;
@@ -66,6 +67,7 @@ fn main() -> Result<ExitCode> {
         pasted::tests(),
         faults::tests(),
         fences::tests(),
+        foreign::tests(),
         claims::tests(),
         layers::tests(),
         health::tests(),

@@ -205,7 +205,8 @@ async fn come(world: World, place: &str) -> Result<(Scene, Agent)> {
     old.status(&old.adoption(1, '1')).await?;
     scene.close(RUN).await?;
     let agent = scene.pod("run-a2", "run-a2", RUN).await?;
-    let opened = json!({"number": 2, "podName": "run-a2", "open": true, "tries": 2});
+    let opened =
+        json!({"number": 2, "podName": "run-a2", "podUID": agent.uid, "open": true, "tries": 2});
     let planned = json!({"phase": "AwaitingApproval", "plan": plan(2, 'a')});
     let ends = |result: RunResult| json!({"phase": result.phase(), "result": result});
     let finalizers = json!({"finalizers": [names::RUN_FINALIZER]});

@@ -406,13 +406,14 @@ impl World {
         })
     }
 
-    /// Opens an attempt of a run, as the controller does, and creates its pod.
+    /// Creates the pod of an attempt of a run and opens the attempt, as the controller does.
     pub(crate) async fn open(&self, namespace: &str, run: &str, number: u32) -> Result<Agent> {
         let pod = format!("{run}-a{number}");
-        let attempt = json!({"number": number, "podName": pod, "open": true, "tries": number});
+        let agent = self.pod(namespace, &pod, &pod, run).await?;
+        let attempt = json!({"number": number, "podName": pod, "podUID": agent.uid, "open": true, "tries": number});
         self.status(namespace, run, &json!({"attempt": attempt}))
             .await?;
-        self.pod(namespace, &pod, &pod, run).await
+        Ok(agent)
     }
 
     pub(crate) async fn token(

@@ -207,15 +207,15 @@ pub(crate) fn podded(world: &mut World, pod: &Value) {
 fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
     let selector = format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default());
     let before = was.attempt.as_ref().map_or(0, |attempt| attempt.number);
-    let adopted = was
-        .adopted
+    let recorded = was
+        .attempt
         .as_ref()
-        .filter(|adopted| adopted.attempt == before);
+        .and_then(|attempt| attempt.pod(was.adopted.as_ref()));
     for pod in world.store.list("pods", NS, &selector) {
         let ended = ["Succeeded", "Failed"].contains(&text(&pod, "/status/phase"));
-        // These pods must have no effect (S17): pods of attempts that have a successor, and pods other than the adopted one.
+        // These pods must have no effect (S17, S47): pods of attempts that have a successor, and pods other than the recorded one.
         let other = label(&pod, names::LABEL_ATTEMPT) != before.to_string()
-            || adopted.is_some_and(|adopted| text(&pod, "/metadata/uid") != adopted.pod_uid);
+            || recorded != Some(text(&pod, "/metadata/uid"));
         let node = text(&pod, "/spec/nodeName");
         let never = node.is_empty() && is_leaving(&pod);
         // Closing the attempt fenced the pod, because its node was lost.

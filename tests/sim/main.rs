@@ -18,6 +18,7 @@ mod agent;
 mod clocks;
 mod controller;
 mod deeds;
+mod foreign;
 mod http;
 mod invariants;
 mod keeping;
@@ -103,6 +104,10 @@ fn main() -> ExitCode {
             nodes::canceled,
         ),
         Trial::test("sim::abandoned_apply_blocks_no_run", nodes::given_up),
+        Trial::test(
+            "sim::foreign_pod_of_an_attempt_has_no_effect",
+            foreign::pods,
+        ),
         Trial::test("sim::wrong_clocks_change_no_expiry", clocks::expiry),
         Trial::test("sim::wrong_clocks_free_no_lease", clocks::leases),
         Trial::test(

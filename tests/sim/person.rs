@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
+    foreign,
     invariants::has_condition,
     layered,
     schedule::{Gesture, Strike, When},
@@ -208,6 +209,11 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
         freeze(&shared, seconds.into()).await;
         return;
     }
+    if let Strike::Foreign(labelled, seconds) = strike {
+        shared.act(|world| world.note(&format!("   strike: {strike:?}")));
+        foreign::acts(shared, labelled, seconds).await;
+        return;
+    }
     let until = |seconds: u8| millis() + u64::from(seconds) * 1000;
     let lasting = shared.act(|world| {
         world.note(&format!("   strike: {strike:?}"));
@@ -248,7 +254,7 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
                 }
             }
             // Handled above, because they take time.
-            Strike::LoseNode(..) | Strike::Freeze(_) => {}
+            Strike::LoseNode(..) | Strike::Freeze(_) | Strike::Foreign(..) => {}
             Strike::KillController(index) => {
                 if let Some(process) = world.controllers.get(&index) {
                     process.kill();

@@ -91,6 +91,8 @@ pub(crate) enum Strike {
     PoliciesAway(u8),
     /// The namespace is frozen for this many seconds.
     Freeze(u8),
+    /// Somebody takes the name of the next attempt's pod and account for this many seconds, with its labels or without.
+    Foreign(bool, u8),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -431,6 +433,12 @@ impl Schedule {
             scene.two,
             &[4_000, 12_000, 60_000],
         ));
+        let mut of_foreign = Chance(seed ^ 0xf07e);
+        if of_foreign.one_in(8) {
+            let (at, labelled) = (of_foreign.number(20_000), !of_foreign.one_in(3));
+            let seconds = of_foreign.pick(&[5, 20, 90]);
+            strikes.push((at, Strike::Foreign(labelled, seconds)));
+        }
         let is_lost = strikes
             .iter()
             .any(|(_, strike)| matches!(strike, Strike::LoseNode(..)));

@@ -52,7 +52,7 @@ pub fn view(attempt: u32, open: bool) -> RunView {
     RunView {
         namespace: "team".into(),
         name: "net".into(),
-        attempt: Some((attempt, attempt_name("net", &uid, attempt), open)),
+        attempt: Some((attempt, Some(format!("pod-{attempt}")), open)),
         adopted: Some(Adopted {
             attempt,
             pod_uid: format!("pod-{attempt}"),

@@ -1,7 +1,7 @@
 //! Deletes objects of attempts by UID, so that a recreated object of the same name remains.
 
 use k8s_openapi::api::{
-    core::v1::{Pod, ServiceAccount},
+    core::v1::ServiceAccount,
     rbac::v1::{Role, RoleBinding},
 };
 use kube::{
@@ -33,13 +33,16 @@ where
         + DeserializeOwned
         + std::fmt::Debug,
 {
-    let params = DeleteParams::background().preconditions(Preconditions {
-        uid,
-        resource_version: None,
-    });
-    ctx.call_opt(what, ctx.api::<K>(namespace).delete(name, &params))
+    ctx.call_opt(what, ctx.api::<K>(namespace).delete(name, &of_uid(uid)))
         .await
         .map(drop)
+}
+
+fn of_uid(uid: Option<String>) -> DeleteParams {
+    DeleteParams::background().preconditions(Preconditions {
+        uid,
+        resource_version: None,
+    })
 }
 
 /// The kinds of objects that grant an attempt its rights.
@@ -86,9 +89,28 @@ pub(crate) async fn release_pod(
 
 /// Deletes all objects of a run except the run: pods individually by UID, the rest by label.
 pub(crate) async fn all_of(run: &impl ResourceExt, ctx: &Cluster) -> Result<(), Error> {
+    labelled(run, "", false, ctx).await
+}
+
+/// Deletes all objects with the labels of an attempt that no process works on. Pods get no grace, so that their names are free at once.
+pub(crate) async fn all_of_attempt(
+    run: &impl ResourceExt,
+    attempt: u32,
+    ctx: &Cluster,
+) -> Result<(), Error> {
+    let of_attempt = format!(",{}={attempt}", names::LABEL_ATTEMPT);
+    labelled(run, &of_attempt, true, ctx).await
+}
+
+async fn labelled(
+    run: &impl ResourceExt,
+    and: &str,
+    at_once: bool,
+    ctx: &Cluster,
+) -> Result<(), Error> {
     let namespace = run.namespace().unwrap_or_default();
     let of_run = ListParams::default().labels(&format!(
-        "{}={}",
+        "{}={}{and}",
         names::LABEL_RUN_UID,
         run.uid().unwrap_or_default()
     ));
@@ -100,8 +122,11 @@ pub(crate) async fn all_of(run: &impl ResourceExt, ctx: &Cluster) -> Result<(), 
         if pod.finalizers().iter().any(|f| f == names::POD_FINALIZER) {
             release_pod(&namespace, &name, &uid, ctx).await?;
         }
-        if pod.metadata.deletion_timestamp.is_none() {
-            object::<Pod>("delete pod", &namespace, &name, Some(uid), ctx).await?;
+        if at_once || pod.metadata.deletion_timestamp.is_none() {
+            let mut params = of_uid(Some(uid));
+            params.grace_period_seconds = at_once.then_some(0);
+            ctx.call_opt("delete pod", ctx.pod_api(&namespace).delete(&name, &params))
+                .await?;
         }
     }
     let (accounts, roles, bindings) = rights(&namespace, ctx);

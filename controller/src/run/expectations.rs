@@ -14,8 +14,8 @@ pub struct Notes {
     pub asked_at: Option<Timestamp>,
     /// The API server's last refusal of the pod.
     pub refused: Option<PodRejection>,
-    /// The pod that was created last: its attempt, and the time.
-    pub created: Option<(u32, Timestamp)>,
+    /// The pod that this process created last, with all that gives it its rights.
+    pub created: Option<Created>,
     /// The resourceVersion after this process's last write.
     pub version: u64,
     /// Consecutive errors.
@@ -36,6 +36,14 @@ pub struct Notes {
     pub node_told: Option<u32>,
     /// The lock whose holder was looked up, and when.
     pub lock_asked: Option<(String, Timestamp)>,
+}
+
+/// A pod that this process created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    pub attempt: u32,
+    pub uid: String,
+    pub at: Timestamp,
 }
 
 /// Consecutive questions to the datastore without an answer.
@@ -80,8 +88,9 @@ pub enum WaitReason {
 impl Notes {
     /// Whether the attempt's pod was created within the creation lag, so that the cache may not show it yet.
     pub(super) fn just_created(&self, attempt: u32, now: Timestamp) -> bool {
-        self.created
-            .is_some_and(|(number, at)| number == attempt && now < after(at, CREATION_LAG))
+        self.created.as_ref().is_some_and(|created| {
+            created.attempt == attempt && now < after(created.at, CREATION_LAG)
+        })
     }
 }
 

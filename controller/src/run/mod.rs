@@ -41,7 +41,9 @@ pub mod work;
 pub use context::Context;
 pub use decide::decide;
 pub use decision::{Action, Decision, Kind, Write};
-pub use expectations::{DatastoreAsked, LeaseWait, Memory, Notes, PodRejection, WaitReason};
+pub use expectations::{
+    Created, DatastoreAsked, LeaseWait, Memory, Notes, PodRejection, WaitReason,
+};
 pub use observed::{LateResult, LockHolder, Observed, PodState};
 pub use reconcile::reconcile;
 pub use run_view::{RunView, Spec, Status};

@@ -42,7 +42,7 @@ pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
             None => PodState::Absent,
         },
     };
-    let own = own_pod(adopted, &pod);
+    let own = own_pod(attempt, adopted, &pod);
     let notes = placed(notes, run, own, ctx);
     let node = node_name(attempt, adopted, own, &notes)
         .map_or(NodeState::Unknown, |name| ctx.cluster.nodes.get(name));
@@ -98,7 +98,7 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
             Some(_) | None => PodState::Absent,
         },
     };
-    let own = own_pod(adopted, &pod);
+    let own = own_pod(attempt, adopted, &pod);
     let notes = placed(notes(&fresh, ctx), &fresh, own, ctx);
     // The node does not matter once the run has ended and returned its lease.
     let matters = fresh

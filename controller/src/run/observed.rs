@@ -106,9 +106,10 @@ impl Observed {
         &self.run.status
     }
 
-    /// The pod of the newest attempt, unless another pod adopted that attempt.
+    /// The pod of the newest attempt, if the controller created it.
     pub fn own_pod(&self) -> Option<&PodView> {
-        own_pod(self.status().adopted.as_ref(), &self.pod)
+        let status = self.status();
+        own_pod(status.attempt.as_ref(), status.adopted.as_ref(), &self.pod)
     }
 
     /// The name of the node that the newest attempt's pod is on, or was when it was last observed.
@@ -138,14 +139,17 @@ pub enum LockHolder {
     Ended(String),
 }
 
-/// The pod, unless another pod adopted its attempt: a late pod of the same name proves neither the node nor the end of the adopted one.
-pub(super) fn own_pod<'a>(adopted: Option<&Adopted>, pod: &'a PodState) -> Option<&'a PodView> {
+/// The pod, if the attempt records its UID: another pod of the same name proves neither the node nor the end of this one.
+pub(super) fn own_pod<'a>(
+    attempt: Option<&Attempt>,
+    adopted: Option<&Adopted>,
+    pod: &'a PodState,
+) -> Option<&'a PodView> {
     let PodState::Present(pod) = pod else {
         return None;
     };
-    let is_another =
-        adopted.is_some_and(|adopted| adopted.attempt == pod.attempt && adopted.pod_uid != pod.uid);
-    (!is_another).then_some(pod)
+    let attempt = attempt.filter(|attempt| attempt.number == pod.attempt)?;
+    (attempt.pod(adopted) == Some(&pod.uid)).then_some(pod)
 }
 
 /// The name of the node that the newest attempt's pod is on, or was when it was last observed.

@@ -42,8 +42,10 @@ pub(super) enum Outcome {
         trouble: Trouble,
         until: Timestamp,
     },
-    /// The trouble of a pod that did not start is over.
-    Starting,
+    /// The trouble of a pod that did not start is over. `pod` is the UID of a pod that the attempt does not record yet.
+    Starting {
+        pod: Option<String>,
+    },
     /// The agent works on a plan that is claimed or about to be claimed.
     Working(Working),
     /// The pod ends its hold once its plan is in the datastore, as others wait for its slot.

@@ -29,7 +29,7 @@ pub(super) struct Situation<'a> {
     pub(super) stage: Stage<'a>,
     /// The pod under the name of the newest attempt's pod. Another process may have created it.
     pub(super) pod: Option<&'a PodView>,
-    /// The same, unless another pod has adopted the attempt.
+    /// The same, if the attempt records its UID.
     pub(super) own_pod: Option<&'a PodView>,
     /// The node that the newest attempt's pod is on, or was when it was last observed.
     pub(super) node_name: Option<&'a str>,
@@ -130,7 +130,7 @@ pub(super) struct OpenAttempt<'a> {
     pub(super) waiting: Option<&'a PlanStatus>,
 }
 
-/// The pod of an attempt, as far as the status identifies it: the adopted one, or before the adoption any of that name.
+/// The pod that an attempt records.
 pub(super) enum AttemptPod<'a> {
     /// Not looked for, or too early to tell.
     Unknown,
@@ -220,13 +220,13 @@ impl<'a> Stage<'a> {
         match (run.open_attempt(), &status.claim) {
             (Some(attempt), _) if status.is_terminal() => Self::EndedOpen {
                 attempt,
-                pod: AttemptPod::of(o, attempt),
+                pod: AttemptPod::of(o),
             },
             (None, _) if status.is_terminal() => Self::AtRest,
             (Some(attempt), Some(claim)) => Self::Claimed {
                 claim,
                 attempt,
-                pod: AttemptPod::of(o, attempt),
+                pod: AttemptPod::of(o),
             },
             (None, Some(_)) => Self::ClaimedClosed,
             (open, None) => {
@@ -251,7 +251,7 @@ impl<'a> OpenAttempt<'a> {
         let status = o.status();
         Self {
             attempt,
-            pod: AttemptPod::of(o, attempt),
+            pod: AttemptPod::of(o),
             adopted: status
                 .adopted
                 .as_ref()
@@ -263,17 +263,15 @@ impl<'a> OpenAttempt<'a> {
 }
 
 impl<'a> AttemptPod<'a> {
-    /// If a pod of the same name is not the adopted one, the adopted one is gone.
-    fn of(o: &'a Observed, attempt: &Attempt) -> Self {
+    /// If another pod has the name of the recorded one, the recorded one is gone.
+    fn of(o: &'a Observed) -> Self {
         match (&o.pod, o.own_pod()) {
             (PodState::Unknown, _) => Self::Unknown,
-            (PodState::Present(_) | PodState::Absent, pod) => {
-                match pod.filter(|pod| pod.attempt == attempt.number) {
-                    None => Self::Absent,
-                    Some(pod) if pod.ended.is_some() => Self::Ended(pod),
-                    Some(pod) => Self::Running(pod),
-                }
-            }
+            (PodState::Present(_) | PodState::Absent, pod) => match pod {
+                None => Self::Absent,
+                Some(pod) if pod.ended.is_some() => Self::Ended(pod),
+                Some(pod) => Self::Running(pod),
+            },
         }
     }
 }

@@ -15,6 +15,11 @@ pub struct Attempt {
     /// Name of its pod.
     #[schemars(length(max = 63))]
     pub pod_name: String,
+    /// UID of its pod, from the API server's answer to the controller that created the pod. Only this pod adopts the
+    /// attempt. Absent until a pod could be created.
+    #[serde(default, rename = "podUID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub pod_uid: Option<String>,
     /// Whether its pod may still write the status.
     pub open: bool,
     /// When it was opened.
@@ -56,6 +61,14 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// The UID of its pod. An older release recorded it with the adoption only.
+    pub fn pod<'a>(&'a self, adopted: Option<&'a Adopted>) -> Option<&'a str> {
+        let adopted = adopted.filter(|adopted| adopted.attempt == self.number);
+        self.pod_uid
+            .as_deref()
+            .or(adopted.map(|adopted| adopted.pod_uid.as_str()))
+    }
+
     /// The node of its pod, as recorded by controller or agent.
     pub fn node<'a>(&'a self, adopted: Option<&'a Adopted>) -> Option<&'a str> {
         let said = adopted
@@ -71,6 +84,10 @@ impl Attempt {
 pub struct FormerAttempt {
     /// Its number.
     pub number: u32,
+    /// UID of its pod.
+    #[serde(default, rename = "podUID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub pod_uid: Option<String>,
     /// Node of its pod.
     #[schemars(length(max = 253))]
     pub node_name: String,

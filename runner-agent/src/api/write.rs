@@ -7,7 +7,7 @@ use std::{
 };
 
 use crds::{
-    TerraformRun, TerraformRunStatus, approval,
+    Attempt, TerraformRun, TerraformRunStatus, approval,
     backoff::Backoff,
     fields::{self, Owner},
     names, release,
@@ -268,8 +268,25 @@ impl<A: Api> Writer<A> {
         run.unknown_word().is_none()
             && run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
             && run.attempt().is_some_and(|a| {
-                a.open && a.number == self.settings.attempt && a.pod_name == self.settings.pod_name
+                a.open
+                    && a.number == self.settings.attempt
+                    && a.pod_uid.as_ref() == Some(&self.settings.pod_uid)
             })
+    }
+
+    /// Whether the controller may still record this pod: it creates the pod before it writes the attempt.
+    pub fn is_early(&self, run: &TerraformRun) -> bool {
+        let status = run.status.clone().unwrap_or_default();
+        let is_recorded = |attempt: &Attempt| {
+            attempt.number > self.settings.attempt
+                || attempt.number == self.settings.attempt
+                    && (!attempt.open || attempt.pod_uid.is_some())
+        };
+        run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
+            && !status.attempt.as_ref().is_some_and(is_recorded)
+            && !status.is_terminal()
+            && status.claim.is_none()
+            && !run.is_stopped()
     }
 
     /// Whether the attempt is open and adopted by this process.
@@ -300,10 +317,7 @@ impl<A: Api> Writer<A> {
         // claim.
         match kind {
             Kind::Adopt => {
-                operations.push(test(
-                    "/status/attempt/podName",
-                    json!(self.settings.pod_name),
-                ));
+                operations.push(test("/status/attempt/podUID", json!(self.settings.pod_uid)));
                 operations.push(test("/status/phase", json!(known.status.phase)));
                 operations.push(test("/status/claim", Value::Null));
                 // Tests that no process has adopted the run since it was read: an adoption writes another attempt number.

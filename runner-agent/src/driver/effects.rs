@@ -145,11 +145,13 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 match api.get().await {
                     Ok(run) => {
                         writer.learn(&run);
-                        if let Some(field) = run.unknown_word() {
-                            // A newer version may be about to continue or close the attempt. Neither adopt nor refuse.
+                        let unknown = run.unknown_word();
+                        if unknown.is_some() || writer.is_early(&run) {
+                            // A newer version may be about to continue or close the attempt, or the controller to record this pod.
+                            // Neither adopt nor refuse.
                             tracing::info!(
-                                field,
-                                "the run has a value that this version does not know; waiting"
+                                unknown,
+                                "the run does not record this pod yet, or has a value that this version does not know; waiting"
                             );
                             tries += 1;
                             tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce))

@@ -43,7 +43,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::{
-    settings::{Settings, nonce},
+    settings::{LOCAL, Settings, nonce},
     tool,
 };
 use api::FileApi;
@@ -338,6 +338,7 @@ fn open_attempt(run: &mut TerraformRun, number: u32) {
     status.attempt = Some(Attempt {
         number,
         pod_name: name,
+        pod_uid: Some(LOCAL.to_owned()),
         open: true,
         opened_at: Some(whole_seconds(Timestamp::now())),
         tries: number,

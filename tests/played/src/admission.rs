@@ -344,8 +344,8 @@ mod tests {
                 true,
             ))
         };
-        let first = json!({"number": 1, "open": true, "podName": "a-1"});
-        let restores = json!({"number": 2, "open": true, "podName": "a-1", "restores": 1});
+        let first = json!({"number": 1, "open": true, "podUID": "u1"});
+        let restores = json!({"number": 2, "open": true, "podUID": "u1", "restores": 1});
         let two = json!({"runner": {"planServiceAccountName": "reader"}});
         assert_eq!(claim(&json!({}), first.clone(), 1), "");
         assert!(claim(&two, first, 1).contains("is applied by an attempt that restores it"));

@@ -100,7 +100,7 @@ pub fn decide(
     if pod.namespace != run.namespace {
         return forbidden("the run is in another namespace");
     }
-    let Some((newest, pod_name, open)) = &run.attempt else {
+    let Some((newest, uid, open)) = &run.attempt else {
         return forbidden("the run has no attempt");
     };
     // The open attempt may read objects of an earlier one. All other requests are for the caller's own attempt.
@@ -123,7 +123,8 @@ pub fn decide(
             forbidden("the attempt belongs to another pod")
         };
     }
-    if pod.name != *pod_name {
+    if uid.as_ref() != Some(&pod.uid) {
+        // Of older attempts only the names are known. A name tells two refusals apart, and permits nothing.
         let older = (1..*newest).any(|n| pod.name == attempt_name(&run.name, &run.uid, n));
         return if older {
             Err(problem(
@@ -333,7 +334,7 @@ mod tests {
         let run = view(2, true);
         let (own, mut foreign, mut elsewhere, mut again) =
             (pod(&run, 2), pod(&run, 2), pod(&run, 2), pod(&run, 2));
-        foreign.name = "other-abcde-a1".into();
+        (foreign.name, foreign.uid) = ("other-abcde-a1".into(), "other".into());
         elsewhere.namespace = "b".into();
         again.uid = "another pod of that name".into();
         for ask in ALL {
@@ -376,6 +377,38 @@ mod tests {
                 )),
                 FORBIDDEN
             );
+        }
+    }
+
+    #[test]
+    fn pod_that_the_attempt_does_not_record_is_rejected() {
+        let (run, mut foreign) = (view(2, true), pod(&view(2, true), 2));
+        foreign.uid = "foreign".into();
+        let adopted = run.adopted.clone().map(|adopted| crds::Adopted {
+            pod_uid: foreign.uid.clone(),
+            ..adopted
+        });
+        let claim = Claim {
+            pod_uid: foreign.uid.clone(),
+            ..claim(2)
+        };
+        let run = RunView {
+            adopted,
+            claim: Some(claim),
+            ..run
+        };
+        let unrecorded = RunView {
+            attempt: Some((2, None, true)),
+            ..run.clone()
+        };
+        for ask in ALL {
+            for run in [&run, &unrecorded] {
+                assert_eq!(
+                    reason(decide(run, &foreign, 2, NONCE, ask)),
+                    FORBIDDEN,
+                    "{ask:?}"
+                );
+            }
         }
     }
 

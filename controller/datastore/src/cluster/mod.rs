@@ -40,8 +40,8 @@ pub struct RunView {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// The newest attempt: number, pod, and whether it is open.
-    pub attempt: Option<(u32, String, bool)>,
+    /// The newest attempt: number, UID of its pod, and whether it is open.
+    pub attempt: Option<(u32, Option<String>, bool)>,
     pub adopted: Option<Adopted>,
     pub claim: Option<Claim>,
     pub operation: Operation,
@@ -66,10 +66,10 @@ impl RunView {
         Self {
             namespace: run.namespace().unwrap_or_default(),
             uid: run.uid().unwrap_or_default(),
-            attempt: status
-                .attempt
-                .as_ref()
-                .map(|a| (a.number, a.pod_name.clone(), a.open)),
+            attempt: status.attempt.as_ref().map(|attempt| {
+                let pod = attempt.pod(status.adopted.as_ref());
+                (attempt.number, pod.map(str::to_owned), attempt.open)
+            }),
             terminal: status.is_terminal(),
             adopted: status.adopted,
             claim: status.claim,

@@ -58,13 +58,12 @@ async fn objects_of_another_run_are_forbidden() {
     let lab = Lab::new();
     lab.asks("pod-1", &[("PUT objects/plan", b"mine", "201")])
         .await;
-    let mut other = RunView {
+    let other = RunView {
         name: "other".into(),
         uid: "11111111-1111".into(),
         ..view(1, true)
     };
     let own = pod(&other, 1);
-    other.attempt = Some((1, own.name.clone(), true));
     let user = "system:serviceaccount:team:x".to_owned();
     lab.cluster.token(
         "other",

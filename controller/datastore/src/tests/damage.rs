@@ -103,7 +103,6 @@ async fn objects_moved_between_runs_are_corrupt() {
     std::fs::create_dir_all(std::path::Path::new(&ours).parent().unwrap()).unwrap();
     std::fs::copy(&theirs, &ours).unwrap();
     let own = pod(&again, 1);
-    let attempt = Some((1, own.name.clone(), true));
     lab.cluster.token(
         "again",
         Identity {
@@ -112,7 +111,7 @@ async fn objects_moved_between_runs_are_corrupt() {
             ..Identity::default()
         },
     );
-    lab.cluster.set(RunView { attempt, ..again });
+    lab.cluster.set(again);
     lab.asks("again", &[("GET objects/plan", b"", "500 Corrupt")])
         .await;
 }

@@ -437,15 +437,11 @@ fn recreate_namespace(lab: &Lab) {
         .lock()
         .unwrap()
         .insert("team".into(), "66666666-6666".into());
-    let mut run = RunView {
+    let run = RunView {
         uid: "77777777-7777".into(),
         ..view(1, true)
     };
     let own = pod(&run, 1);
-    run.attempt = Some((1, own.name.clone(), true));
-    if let Some(adopted) = &mut run.adopted {
-        adopted.pod_uid.clone_from(&own.uid);
-    }
     let user = "system:serviceaccount:team:net-1".into();
     lab.cluster.token(
         "new",

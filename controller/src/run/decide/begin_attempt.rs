@@ -89,13 +89,16 @@ pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&Pod
     if s.now >= deadline {
         return give_up(s, attempt, trouble);
     }
-    // Only the process that created the pod knows that the service account and its RBAC rules exist. Any other process creates them again.
-    let sure = s
-        .notes
-        .created
-        .is_some_and(|(number, _)| number == attempt.number);
+    let created = s.notes.created.as_ref().filter(|created| {
+        created.attempt == attempt.number && attempt.pod_uid.as_ref() != Some(&created.uid)
+    });
+    if let (None, Some(created)) = (pod, created) {
+        return Decision::write(Outcome::Starting {
+            pod: Some(created.uid.clone()),
+        });
+    }
     let mut decision = Decision::until(deadline, s.now);
-    if pod.is_none() || !sure {
+    if pod.is_none() {
         let due = refused.map_or(s.now, |refused: &PodRejection| refused.retry_at);
         if s.now >= due {
             return Decision::act(Action::CreatePod);
@@ -107,7 +110,7 @@ pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&Pod
             trouble,
             until: deadline,
         }),
-        None if pod.is_some() => Some(Outcome::Starting),
+        None if pod.is_some() => Some(Outcome::Starting { pod: None }),
         None => None,
     };
     decision.actions.extend(outcome.map(Action::Write));

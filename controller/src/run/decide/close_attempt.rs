@@ -22,7 +22,7 @@ pub(super) fn look_again(now: Timestamp) -> Decision {
 
 /// The part of log and journal that the pod could not upload to the datastore.
 fn unkept(s: &Situation<'_>) -> Option<String> {
-    s.pod?.ended.as_ref()?.message.as_ref()?.unkept.clone()
+    s.own_pod?.ended.as_ref()?.message.as_ref()?.unkept.clone()
 }
 
 /// Row 1: the agent has ended the run.

@@ -48,7 +48,9 @@ fn open_question(s: &Situation<'_>) -> bool {
 
 /// Proof of how an Indeterminate apply ended, from its pod or the datastore. Recorded once.
 pub(super) fn settles(s: &Situation<'_>) -> Option<Outcome> {
-    let of_pod = s.pod.and_then(|pod| pod.ended.as_ref()?.message.as_ref());
+    let of_pod = s
+        .own_pod
+        .and_then(|pod| pod.ended.as_ref()?.message.as_ref());
     let of_store = match s.late_result {
         LateResult::Found(message) => Some(&**message),
         LateResult::Absent | LateResult::Unknown => None,

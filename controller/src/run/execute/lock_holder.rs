@@ -4,16 +4,12 @@ use std::sync::PoisonError;
 
 use kube::ResourceExt;
 
-use crds::{Attempt, StateLock, TerraformRun, reason};
+use crds::{Attempt, StateLock, TerraformRun, TerraformRunStatus, reason};
 
 use crate::{
     cluster::{node_watch, nodes::over},
     error::Error,
-    run::{
-        context::Context,
-        decide::stale_lock,
-        observed::{PodState, own_pod},
-    },
+    run::{context::Context, decide::stale_lock, observed::PodState},
     runner_pod::{
         account,
         status::{Ended, PodView},
@@ -61,12 +57,14 @@ pub(super) async fn left_by(
         Some(_) => PodState::Unknown,
         None => PodState::Absent,
     };
-    let adopted = holder
+    let recorded = holder
         .status
         .as_ref()
-        .and_then(|status| status.adopted.as_ref());
-    let is_another = matches!(pod, PodState::Present(_)) && own_pod(adopted, &pod).is_none();
-    let pod = if is_another { PodState::Absent } else { pod };
+        .and_then(|status| recorded(status, number));
+    let pod = match pod {
+        PodState::Present(pod) if recorded != Some(&pod.uid) => PodState::Absent,
+        pod => pod,
+    };
     let whose = match stale_lock::is_over(&holder, number, &pod, ctx.cluster.now()) {
         Err(why) => return Ok(Err(why)),
         Ok(stale_lock::Over::Ended(whose)) => whose,
@@ -88,6 +86,19 @@ pub(super) async fn left_by(
         return Ok(Err(format!("{other} releases it")));
     }
     Ok(Ok(whose))
+}
+
+/// The UID of that attempt's pod.
+fn recorded(status: &TerraformRunStatus, number: u32) -> Option<&str> {
+    let attempt = status.attempt.as_ref()?;
+    if attempt.number == number {
+        return attempt.pod(status.adopted.as_ref());
+    }
+    let mut former = attempt.former.iter();
+    former
+        .find(|former| former.number == number)?
+        .pod_uid
+        .as_deref()
 }
 
 /// Marks a pod as ended if its node proves the end and the pod itself cannot report it.

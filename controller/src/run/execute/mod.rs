@@ -87,7 +87,7 @@ pub(super) async fn execute(
             Action::AskNodes => ask_nodes(&mut seen, ctx).await?,
             Action::ReleaseLock => datastore::release_lock(&mut seen, ctx).await,
             Action::AskLock => ask_lock(&mut seen, ctx).await?,
-            Action::Write(write) => {
+            Action::Write(mut write) => {
                 let (opens, leases) =
                     (write.kind == Kind::Open, write.status.contains_key("lease"));
                 let node = write
@@ -95,6 +95,11 @@ pub(super) async fn execute(
                     .get("attempt")
                     .is_some_and(|attempt| attempt["nodeName"].is_string());
                 let basis = basis.unwrap_or(Basis::of(write.kind));
+                let pod = if opens {
+                    Some(pod::before_opening(&mut seen, &mut write, ctx).await)
+                } else {
+                    None
+                };
                 let uses_slot = matches!(seen.slot, Slot::Taken(_)) && (opens || leases);
                 let run = if uses_slot {
                     with_slot(&seen.run, &write, basis, ctx).await?
@@ -117,12 +122,17 @@ pub(super) async fn execute(
                 if leases || basis == Basis::Fields {
                     seen.taken = None;
                 }
-                if opens {
-                    // The pod of an attempt that was opened just now does not exist yet.
-                    (seen.pod, seen.pod_live) = (PodState::Absent, true);
+                if let Some(pod) = pod {
+                    (seen.pod, seen.pod_live) = (pod, true);
                 }
             }
-            Action::CreatePod => pod::create(&mut seen, ctx).await?,
+            Action::CreatePod => {
+                if let Some(attempt) = seen.status().attempt.clone()
+                    && let Some(pod) = pod::create(&mut seen, &attempt, ctx).await?
+                {
+                    (seen.pod, seen.pod_live) = (PodState::Present(pod), true);
+                }
+            }
             Action::TakeOff(keys) => take_off(seen.run.meta(), keys, ctx).await?,
             Action::DeletePod { name, uid } => {
                 delete::object::<Pod>("delete pod", &namespace, &name, Some(uid), &ctx.cluster)

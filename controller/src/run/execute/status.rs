@@ -200,7 +200,7 @@ fn merge(operations: &mut Vec<Value>, path: &str, there: &Value, patch: &Map<Str
 }
 
 /// Nulls of a merge patch set nothing in a new object.
-fn without_nulls(value: &Value) -> Value {
+pub(super) fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields
             .iter()

@@ -82,7 +82,7 @@ fn opens(patch: &mut StatusPatch<'_>, opening: &Opening) -> String {
     // A merge patch: fields of the previous attempt are removed by name.
     patch.set(
         "attempt",
-        json!({"number": number, "podName": name, "open": true, "openedAt": at, "closedAt": Value::Null, "tries": tries,
+        json!({"number": number, "podName": name, "podUID": Value::Null, "open": true, "openedAt": at, "closedAt": Value::Null, "tries": tries,
             "image": image, "restores": restores, "endHold": Value::Null, "nodeName": Value::Null, "bootID": Value::Null, "former": former}),
     );
     patch.clear("nextStep").clear("failure");
@@ -100,9 +100,10 @@ fn opens(patch: &mut StatusPatch<'_>, opening: &Opening) -> String {
 /// behind.
 fn former(run: &RunView) -> Option<Vec<FormerAttempt>> {
     let last = run.status.attempt.as_ref()?;
-    let node = last.node(run.status.adopted.as_ref());
-    let node = node.map(|name| FormerAttempt {
+    let adopted = run.status.adopted.as_ref();
+    let node = last.node(adopted).map(|name| FormerAttempt {
         number: last.number,
+        pod_uid: last.pod(adopted).map(str::to_owned),
         node_name: name.to_owned(),
     });
     let mut former: Vec<_> = last.former.iter().cloned().chain(node).collect();
@@ -206,9 +207,12 @@ pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until
     patch.note(trouble.reason, true, trouble.text.clone());
 }
 
-/// Reverts the fields that [`not_starting`] wrote.
-pub(super) fn starting(patch: &mut StatusPatch<'_>) {
+/// Records a pod that was created after its attempt was opened, and reverts the fields that [`not_starting`] wrote.
+pub(super) fn starting(patch: &mut StatusPatch<'_>, pod: Option<&str>) {
     let (run, status) = (patch.run(), patch.status());
+    if let Some(uid) = pod {
+        patch.set("attempt", json!({"podUID": uid}));
+    }
     if status.stalled().is_some() {
         patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }

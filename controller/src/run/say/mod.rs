@@ -51,7 +51,7 @@ const fn kind(outcome: &Outcome) -> Kind {
         | Outcome::Blocked(_)
         | Outcome::QueuedToOpen(_) => Kind::Begin,
         Outcome::Opened { .. } | Outcome::RestoreOpened { .. } => Kind::Open,
-        Outcome::NotStarting { .. } | Outcome::Starting => Kind::Start,
+        Outcome::NotStarting { .. } | Outcome::Starting { .. } => Kind::Start,
         Outcome::Approval(Approval {
             consent: Consent::Unproven(_),
             ..
@@ -87,7 +87,7 @@ fn tell(patch: &mut StatusPatch<'_>, outcome: &Outcome) {
         Outcome::PolicyMissing(missing) => attempt::policy_missing(patch, missing),
         Outcome::QueuedToOpen(why) => lease::queued_to_open(patch, why),
         Outcome::NotStarting { trouble, until } => attempt::not_starting(patch, trouble, *until),
-        Outcome::Starting => attempt::starting(patch),
+        Outcome::Starting { pod } => attempt::starting(patch, pod.as_deref()),
         Outcome::Working(working) => node::working(patch, working),
         Outcome::NodeNotReady {
             node,

@@ -33,12 +33,12 @@ fn new_run_gets_finalizer_then_attempt_then_pod() {
 
 #[test]
 fn pod_is_created_only_on_a_live_read() {
-    let mut world = World::new();
-    let Some(Action::Write(open)) = world.decide().actions.pop() else {
+    let world = World::new();
+    let Some(open) = world.decide().actions.pop() else {
         panic!("no write")
     };
-    assert!(Action::Write(open.clone()).needs_live());
-    world.apply(&Action::Write(open));
+    assert!(open.needs_live());
+    let mut world = world.first_write().without_pod();
     assert!(world.decide().actions.contains(&Action::CreatePod));
     assert!(Action::CreatePod.needs_live());
     world.o.pod_live = false;
@@ -242,7 +242,7 @@ fn missing_service_account_is_named_and_awaited() {
 
     let mut world =
         World::new().with(|run| run.spec.runner.service_account_name = Some("aws".into()));
-    world = world.first_write();
+    world = world.first_write().without_pod();
     world.o.notes.refused = Some(refused_again(None, 1, missing, world.now));
     world.settle();
     let failure = world.failure();
@@ -258,7 +258,7 @@ fn missing_service_account_is_named_and_awaited() {
 
 #[test]
 fn refused_pod_is_retried_until_the_deadline() {
-    let mut world = World::new().first_write();
+    let mut world = World::new().first_write().without_pod();
     let refused = refused_again(None, 1, trouble(reason::QUOTA_EXCEEDED), world.now);
     assert_eq!(
         refused.retry_at,
@@ -318,10 +318,7 @@ fn new_pod_missing_in_the_cache_is_not_lost() {
     let mut world = World::new().opened();
     world.o.pod = PodState::Unknown;
     assert_eq!(world.settle(), Some(5));
-    let created = Notes {
-        created: Some((1, world.now)),
-        ..Notes::default()
-    };
+    let created = world.o.notes.clone();
     assert!(created.just_created(1, world.now));
     assert!(!created.just_created(2, world.now));
     assert!(!created.just_created(1, world.clone().later(5).now));
@@ -338,22 +335,41 @@ fn deleted_run_with_a_foreign_finalizer_is_ignored() {
 }
 
 #[test]
-fn restart_ensures_the_account_of_an_unadopted_pod() {
+fn recorded_pod_is_not_created_again_after_a_restart() {
     let mut world = World::new().opened();
+    assert_eq!(world.written(Kind::Open), 1);
+    assert_eq!(world.writes.len(), 1, "no write but the opening");
+    world.o.notes = Notes::default();
     assert_eq!(world.decide().actions, []);
+    world = world.pod_gone();
+    assert_eq!(world.decide().actions, [Action::CreatePod]);
+}
+
+#[test]
+fn pod_of_unknown_origin_is_created_anew_and_recorded() {
+    let mut world = World::new().opened();
+    world.pod_mut().uid = "somebody-else".into();
     world.o.notes = Notes::default();
     assert_eq!(
         world.decide().actions,
         [Action::CreatePod],
-        "creates what is missing"
+        "the name and labels of the attempt prove nothing"
     );
+    // The same for a pod that was created before its attempt could record it.
+    let mut world = World::new().first_write().without_pod();
+    assert_eq!(world.decide().actions, [Action::CreatePod]);
+    world.apply(&Action::CreatePod);
     world.settle();
-    assert_eq!(world.attempt().number, 1);
-    let mut adopted = World::new().adopted(Phase::Setup);
-    adopted.o.notes = Notes::default();
-    assert_eq!(
-        adopted.decide().actions,
-        [],
-        "whoever adopted has his rights"
-    );
+    assert_eq!(world.attempt().pod_uid.as_deref(), Some(POD));
+    assert_eq!(world.written(Kind::Start), 1);
+}
+
+#[test]
+fn end_of_a_foreign_pod_is_no_evidence() {
+    let mut world = World::applying().reports(RunResult::Applied);
+    world.pod_mut().uid = "somebody-else".into();
+    assert_eq!(world.settle(), Some(60), "its own pod is gone");
+    let world = world.later(60).settled();
+    assert_eq!(world.result(), Some(RunResult::Indeterminate));
+    assert!(world.status().settled.is_none());
 }

@@ -77,18 +77,18 @@ impl World {
                     .map(|lock| (lock.id, self.now));
                 self.o.lock_holder = self.lock_holder.clone();
             }
-            Action::Write(write) => self.write(write),
+            Action::Write(write) => {
+                self.write(write);
+                if write.kind == Kind::Open {
+                    // The executor has created the pod before.
+                    self.status_mut().attempt.as_mut().unwrap().pod_uid = Some(POD.into());
+                    self.pod_created();
+                }
+            }
             Action::CreatePod => {
                 assert!(self.attempt().open, "a pod of a closed attempt");
                 assert!(self.status().claim.is_none(), "a pod of a claimed run");
-                self.o.notes.created = Some((self.attempt().number, self.now));
-                self.o.pod = PodState::Present(PodView {
-                    name: self.attempt().pod_name.clone(),
-                    uid: POD.into(),
-                    attempt: self.attempt().number,
-                    held: true,
-                    ..PodView::default()
-                });
+                self.pod_created();
             }
             Action::DeletePod { .. } => {
                 if let PodState::Present(pod) = &mut self.o.pod {
@@ -125,6 +125,22 @@ impl World {
                     .retain(|name, _| !keys.contains(&name.as_str()));
             }
         }
+    }
+
+    fn pod_created(&mut self) {
+        let attempt = self.attempt().number;
+        self.o.notes.created = Some(Created {
+            attempt,
+            uid: POD.into(),
+            at: self.now,
+        });
+        self.o.pod = PodState::Present(PodView {
+            name: self.attempt().pod_name.clone(),
+            uid: POD.into(),
+            attempt,
+            held: true,
+            ..PodView::default()
+        });
     }
 
     /// Applies a status write, and checks the rules of the CRD's CEL expressions.

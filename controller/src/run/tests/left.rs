@@ -103,7 +103,12 @@ fn nodes_of_the_last_eight_attempts_are_recorded() {
     }
     assert_eq!(stale_lock::node_of(&world.run, 5), Some("n5"));
     assert_eq!(stale_lock::node_of(&world.run, 4), None);
-    assert_eq!(world.attempt().former.len(), 8);
+    let former = &world.attempt().former;
+    assert_eq!(former.len(), 8);
+    assert!(
+        former.iter().all(|f| f.pod_uid.as_deref() == Some(POD)),
+        "another pod of that name proves no end"
+    );
     // An attempt that no process adopted left nothing.
     world.status_mut().adopted = None;
     world = world.pod_ended(None).settled().pod_gone();

@@ -329,6 +329,13 @@ impl World {
         self
     }
 
+    /// The API server refused the pod of the opened attempt.
+    pub(super) fn without_pod(mut self) -> Self {
+        self.status_mut().attempt.as_mut().unwrap().pod_uid = None;
+        self.o.notes.created = None;
+        self.pod_gone()
+    }
+
     /// The probe found for five seconds that the policies are not enforced.
     pub(super) fn not_enforced(mut self, missing: Missing) -> Self {
         let retry_at = self.now.checked_add(SignedDuration::from_secs(5)).unwrap();

@@ -26,7 +26,7 @@ pub(super) fn ended(versions: &Versions, history: &History) -> Option<String> {
     (!begun).then(|| format!("it did not end: phase {phase:?}, attempt {attempt:?}, {message:?}"))
 }
 
-/// The pod of an attempt is created once, after the previous attempt was closed.
+/// The pod of an attempt is created after the previous attempt was closed, and not again once its attempt was adopted.
 pub(super) fn pods(versions: &Versions, history: &History) -> Vec<String> {
     let mut found = Vec::new();
     let Some(last) = versions.last() else {
@@ -45,8 +45,14 @@ pub(super) fn pods(versions: &Versions, history: &History) -> Vec<String> {
             .iter()
             .filter(|(_, created)| *created == pod)
             .collect();
-        if created.len() > 1 {
-            found.push(format!("the pod {pod} was created {} times", created.len()));
+        let adopted = |version: &&Version| {
+            let adopted = version.status().adopted.as_ref();
+            adopted.is_some_and(|adopted| adopted.attempt == number)
+        };
+        if let (Some((at, _)), Some(adopted)) = (created.last(), versions.iter().find(adopted))
+            && *at > adopted.at
+        {
+            found.push(format!("the pod {pod} was created after its adoption"));
         }
         let closed = |version: &&Version| {
             let attempt = version

@@ -350,7 +350,7 @@ fn sizes_secrets_pods_and_the_ledger_are_judged() {
             "S16",
         ),
         (|h| h.leaks.push("x".into()), "S15"),
-        (|h| h.pods.push(h.pods[0].clone()), "S9"),
+        (|h| h.pods.push((at(2), h.pods[0].1.clone())), "S9"),
         (|h| h.ledger.insert(0, h.ledger[0].clone()), "S1"),
         (|h| h.ledger.push(h.ledger[1].clone()), "S1"),
         (|h| h.ledger[0].who = pod(2), "S17"),

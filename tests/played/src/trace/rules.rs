@@ -118,12 +118,13 @@ pub(super) fn writer(
         None => whole && (new.adopted != old.adopted || new.claim != old.claim),
         // No missing version explains it, because attempts only increase.
         Some(own) if own < newest => true,
-        Some(own) => {
+        Some(_) => {
             let open = old.attempt.as_ref().is_some_and(|attempt| attempt.open);
             let another = old
-                .adopted
+                .attempt
                 .as_ref()
-                .is_some_and(|a| a.attempt == own && a.pod_uid != by.pod_uid);
+                .and_then(|attempt| attempt.pod(old.adopted.as_ref()))
+                .is_some_and(|uid| uid != by.pod_uid);
             whole && (!open || another)
         }
     };
