@@ -99,7 +99,7 @@ pub const VERB_APPROVE: &str = "approve";
 pub const VERB_ABANDON: &str = "abandon";
 /// RBAC verb: create runs that approve themselves.
 pub const VERB_AUTOAPPROVE: &str = "autoapprove";
-/// RBAC verb of the controller: write a run's status, create a layer's run, and remove the finalizers of both.
+/// RBAC verb of the controller: write a run's status, create a layer's run and the objects of attempts, and remove finalizers.
 pub const VERB_CONTROL: &str = "control";
 
 /// Admission policy on the approval annotations.
@@ -113,13 +113,16 @@ pub const POLICY_FINALIZER: &str = "pawl-finalizer";
 /// Admission policy on the rights that a layer requests. The controller creates the layer's runs, and
 /// [`POLICY_CREATION`] exempts the controller.
 pub const POLICY_LAYER: &str = "pawl-layer";
+/// Admission policy on the objects of attempts, on tokens of their accounts, and on processes in their pods.
+pub const POLICY_ATTEMPT: &str = "pawl-attempt";
 /// All admission policies.
-pub const POLICIES: [&str; 5] = [
+pub const POLICIES: [&str; 6] = [
     POLICY_APPROVAL,
     POLICY_STATUS,
     POLICY_CREATION,
     POLICY_FINALIZER,
     POLICY_LAYER,
+    POLICY_ATTEMPT,
 ];
 
 /// The field manager of the agent.
@@ -138,7 +141,7 @@ pub const MAX_LAYER_NAME: usize = 63;
 pub const MAX_RUN_NAME: usize = 52;
 
 /// Letters and digits that form no words and are not confused with one another (the alphabet of Kubernetes' own
-/// suffixes).
+/// suffixes). The policy `pawl-attempt` knows an attempt's pod by a name with them.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// A hash of a UID, five characters.
@@ -282,6 +285,14 @@ mod tests {
         assert!(name.len() <= 63 && short_hash(UID).len() == 5, "{name}");
         assert_ne!(attempt_name("a", UID, 1), attempt_name("a", "other", 1));
         assert_eq!(attempt_name("a", UID, 1), attempt_name("a", UID, 1));
+    }
+
+    #[test]
+    fn policy_knows_attempts_by_their_names() {
+        let policy = include_str!("../../charts/pawl/templates/policies/attempt.yaml");
+        let hash = std::str::from_utf8(ALPHABET).unwrap();
+        let name = format!("name.matches('-[{hash}]{{5}}-a[1-9][0-9]*(:.*)?$')");
+        assert!(policy.contains(&name), "{name}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! no root.
 
 mod applied;
+mod attempt_identity;
 mod busy;
 mod cel;
 mod chart;
@@ -80,6 +81,7 @@ fn main() -> Result<ExitCode> {
         nodes::tests(),
         released::tests(),
         applied::tests(),
+        attempt_identity::tests(),
         chart::tests(),
         chart::datastore::tests(),
         conformance::tests(),

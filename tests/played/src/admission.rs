@@ -14,8 +14,9 @@ use super::{
 };
 
 /// The chart's templates, each with one policy and its binding.
-const TEMPLATES: [&str; 5] = [
+const TEMPLATES: [&str; 6] = [
     include_str!("../../../charts/pawl/templates/policies/approval.yaml"),
+    include_str!("../../../charts/pawl/templates/policies/attempt.yaml"),
     include_str!("../../../charts/pawl/templates/policies/creation.yaml"),
     include_str!("../../../charts/pawl/templates/policies/finalizer.yaml"),
     include_str!("../../../charts/pawl/templates/policies/layer.yaml"),

