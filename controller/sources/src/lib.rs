@@ -7,6 +7,7 @@
 //! | [`watch`] | the watches, and the workers of repositories | the API server |
 //! | [`worker`] | the loop of one repository: wait, check, write | the API server |
 //! | [`schedule`] | when a repository is checked | nothing |
+//! | [`slots`] | the number of checks at a time | nothing |
 //! | [`sync`] | one check: refs, mirrors, snapshots, news for layers | through the others |
 //! | [`follow`] | repositories and layers as seen by the watches | nothing |
 //! | [`status`] | the status of a repository after a check | nothing |
@@ -38,6 +39,7 @@ pub mod relevance;
 pub mod schedule;
 pub mod server;
 pub mod settings;
+pub mod slots;
 pub mod status;
 pub mod store;
 pub mod submodules;
@@ -56,10 +58,7 @@ use anyhow::Context as _;
 use crds::clock::ServerClock;
 use serving::health;
 use source::authorities;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::Semaphore,
-};
+use tokio::signal::unix::{SignalKind, signal};
 
 use follow::Follow;
 use git::Commands;
@@ -68,6 +67,7 @@ use metrics::Metrics;
 use mirror::Mirrors;
 use server::Servers;
 use settings::Settings;
+use slots::Slots;
 use store::Snapshots;
 use sync::Syncer;
 use watch::Workers;
@@ -100,7 +100,7 @@ pub async fn run(
         follow: std::sync::Mutex::new(Follow::default()),
         wanted: std::sync::Mutex::default(),
         syncer,
-        slots: Semaphore::new(settings.concurrency.into()),
+        slots: Slots::new(settings.concurrency.into()),
         metrics: metrics.clone(),
         secrets_role: settings.secrets_role.clone(),
     });
