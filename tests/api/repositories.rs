@@ -24,9 +24,8 @@ use serde_json::json;
 use servers::{auth::Access, git::GitServer};
 use sources::{
     follow::Follow, gc, git::Commands, github_app::Tokens, metrics::Metrics, mirror::Mirrors,
-    server::Servers, store::Snapshots, sync::Syncer, watch::Workers, worker::Shared,
+    server::Servers, slots::Slots, store::Snapshots, sync::Syncer, watch::Workers, worker::Shared,
 };
-use tokio::sync::Semaphore;
 
 use crate::world::{PATIENCE, World, tests};
 
@@ -132,7 +131,7 @@ impl Scene {
                 git: Box::new(servers),
                 snapshots: Kept::default(),
             },
-            slots: Semaphore::new(2),
+            slots: Slots::new(2),
             metrics: Arc::new(Metrics::awaiting(2)),
             secrets_role: "pawl-sources-secrets".to_owned(),
         });

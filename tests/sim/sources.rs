@@ -27,6 +27,7 @@ use sources::{
     metrics::Metrics,
     refs::Listing,
     server::{Git, Remote},
+    slots::Slots,
     store::Snapshots,
     sync::Syncer,
     tree::Tree,
@@ -34,10 +35,7 @@ use sources::{
     worker,
 };
 use tempfile::NamedTempFile;
-use tokio::{
-    sync::{Notify, Semaphore},
-    time::sleep,
-};
+use tokio::{sync::Notify, time::sleep};
 
 use crate::{
     agent::memory,
@@ -316,7 +314,7 @@ async fn live(shared: Shared, process: Process) {
             git: Box::new(reaches.clone()),
             snapshots: reaches,
         },
-        slots: Semaphore::new(1),
+        slots: Slots::new(1),
         metrics: Arc::new(Metrics::awaiting(0)),
         secrets_role: String::new(),
     });

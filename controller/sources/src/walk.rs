@@ -34,6 +34,8 @@ pub type Known = BTreeMap<(String, Ask), Blob>;
 const MAX_LINKS: usize = 32;
 /// Maximum number of files and directories followed for one layer. Beyond it the whole tree is relevant.
 const MAX_FOLLOWED: usize = 4096;
+/// Maximum number of entries visited for one layer, each as often as a reference leads to it: many links may lead to one large directory.
+const MAX_VISITED: usize = 1 << 20;
 
 /// A path to follow, relative to the root.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +59,7 @@ pub struct Walk<'a> {
     /// Whether references are unknown, so that the whole tree is relevant.
     pub everything: bool,
     queue: VecDeque<Step>,
+    visited: usize,
 }
 
 impl<'a> Walk<'a> {
@@ -68,6 +71,7 @@ impl<'a> Walk<'a> {
             missing: BTreeSet::new(),
             everything: false,
             queue: VecDeque::new(),
+            visited: 0,
         }
     }
 
@@ -79,7 +83,7 @@ impl<'a> Walk<'a> {
             if !done.insert(step.clone()) {
                 continue;
             }
-            if done.len() > MAX_FOLLOWED {
+            if done.len() > MAX_FOLLOWED || self.visited > MAX_VISITED {
                 self.everything = true;
                 return;
             }
@@ -105,7 +109,9 @@ impl<'a> Walk<'a> {
     fn all(&mut self, path: &str) -> Option<String> {
         let path = self.resolve(path)?;
         self.relevant.extend(self.tree.at(&path));
-        for entry in self.tree.below(&path) {
+        let below = self.tree.below(&path);
+        self.visited += below.len();
+        for entry in below {
             self.relevant.insert(entry);
             if entry.is_link()
                 && let Some(target) = self
@@ -269,5 +275,24 @@ pub fn understood(ask: &Ask, text: &[u8]) -> Blob {
     match ask {
         Ask::Link => Blob::Link(text.into_owned()),
         Ask::Code(name, config) => Blob::Code(Arc::new(references::read(name, &text, *config))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thousand links to one directory of thousands of files would keep a worker busy for minutes.
+    #[test]
+    fn links_to_one_large_directory_end_the_walk() {
+        let id = "a".repeat(40);
+        let files = (0..5000).map(|n| format!("100644 blob {id} 1\td/{n}\0"));
+        let links = (0..1000).map(|n| format!("120000 blob {id} 1\tl{n}\0"));
+        let listing: String = files.chain(links).collect();
+        let tree = Tree::parse(listing.as_bytes()).unwrap();
+        let known = Known::from([((id, Ask::Link), Blob::Link("d".into()))]);
+        let mut walk = Walk::new(&tree, &known);
+        walk.follow((0..1000).map(|n| Step::All(format!("l{n}"))));
+        assert!(walk.everything && walk.visited < 2 * MAX_VISITED);
     }
 }

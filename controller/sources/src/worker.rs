@@ -14,7 +14,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use serving::call::{CallError, call};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use crate::{
     credentials::Data,
@@ -22,6 +22,7 @@ use crate::{
     follow::{Follow, Key, Layer, View},
     metrics::Metrics,
     schedule::{Cause, Due, Memory, Tries, due},
+    slots::Slots,
     status::{self, Seen},
     store::Snapshots,
     sync::{SyncResult, Syncer},
@@ -38,7 +39,7 @@ pub struct Shared<B> {
     pub wanted: std::sync::Mutex<Wanted>,
     pub syncer: Syncer<B>,
     /// Bounds the number of concurrent checks.
-    pub slots: Semaphore,
+    pub slots: Slots,
     pub metrics: Arc<Metrics>,
     /// ClusterRole that lets this process read Secrets in namespaces that bind it.
     pub secrets_role: String,
@@ -79,7 +80,7 @@ pub async fn run<B: Snapshots>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notif
         }
         let wanted = shared.wanted().next(view.uid(), now).map(str::to_owned);
         if let Some(revision) = wanted.filter(|_| !view.repository.spec.suspend) {
-            let Ok(_slot) = shared.slots.acquire().await else {
+            let Ok(_slot) = shared.slots.take(namespace(&view)).await else {
                 return;
             };
             fetch(&shared, &view, &revision).await;
@@ -88,7 +89,7 @@ pub async fn run<B: Snapshots>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notif
         match due(&view, &memory, now) {
             Due::Now(cause) => {
                 // The semaphore is never closed.
-                let Ok(_slot) = shared.slots.acquire().await else {
+                let Ok(_slot) = shared.slots.take(namespace(&view)).await else {
                     return;
                 };
                 // Read again: the wait may have been long.

@@ -102,23 +102,13 @@ pub(super) fn apply_up_to_date(s: &Situation<'_>) -> Verdict {
     let Some(plan) = &s.facts.last_plan else {
         return Verdict::new(None::<bool>, reason::NO_PLAN, "nothing was planned yet");
     };
+    let run = s.o.named(&plan.run, plan.uid.as_deref());
+    let up_to_date = |text| Verdict::new(true, reason::UP_TO_DATE, text);
     let text = match plan.result {
-        Some(RunResult::Applied) => {
-            return Verdict::new(
-                true,
-                reason::UP_TO_DATE,
-                format!("run {} was applied", plan.run),
-            );
-        }
-        Some(RunResult::NoChanges) => {
-            return Verdict::new(
-                true,
-                reason::UP_TO_DATE,
-                format!("run {} had no changes", plan.run),
-            );
-        }
-        None => format!("the plan of run {} is not applied yet", plan.run),
-        Some(result) => format!("run {} is {result}", plan.run),
+        Some(RunResult::Applied) => return up_to_date(format!("{run} was applied")),
+        Some(RunResult::NoChanges) => return up_to_date(format!("{run} had no changes")),
+        None => format!("the plan of {run} is not applied yet"),
+        Some(result) => format!("{run} is {result}"),
     };
     let reason = if s.facts.drift.is_some() {
         reason::DRIFT_FOUND
@@ -153,7 +143,8 @@ pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
         return stalled(reason::RUN_REFUSED, waits);
     }
     if let Some(failures) = s.failed().filter(|_| s.facts.pending.is_none()) {
-        let failed = format!("run {} failed: {}", failures.run, failures.reason);
+        let run = s.o.named(&failures.run, failures.uid.as_deref());
+        let failed = format!("{run} failed: {}", failures.reason);
         return match &failures.retry_at {
             Some(at) => not(
                 reason::RETRYING,
@@ -192,7 +183,10 @@ pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
         ),
         (true, true, Some(drift)) => not(
             reason::DRIFT_FOUND,
-            format!("run {} found objects that differ from the code", drift.run),
+            format!(
+                "{} found objects that differ from the code",
+                s.o.named(&drift.run, drift.uid.as_deref())
+            ),
         ),
         _ if s.facts.current.is_some() || next.made.is_some() => not(reason::RUNNING, waits),
         _ if s.o.is_suspended() => not(reason::SUSPENDED, waits),

@@ -189,7 +189,8 @@ fn waits(s: &Situation<'_>) -> Next {
             names::KUBECTL_RUN,
             failures.run
         );
-        let failed = format!("run {} failed ({})", failures.run, failures.reason);
+        let run = s.o.named(&failures.run, failures.uid.as_deref());
+        let failed = format!("{run} failed ({})", failures.reason);
         return match &failures.retry_at {
             Some(at) => Next {
                 waits_for: Some(format!("the next retry at {}: {failed}", at.0)),
@@ -214,16 +215,15 @@ fn waits(s: &Situation<'_>) -> Next {
     let Some(plan) = plan else {
         return Next::default();
     };
+    let run = s.o.named(&plan.run, plan.uid.as_deref());
     let what = match plan.result {
-        Some(RunResult::Planned) => format!(
-            "nothing: remediation is Dry, and the changes of run {} are not applied",
-            plan.run
-        ),
+        Some(RunResult::Planned) => {
+            format!("nothing: remediation is Dry, and the changes of {run} are not applied")
+        }
         result => {
             let ended = result.map_or("gone", RunResult::as_str);
             format!(
-                "a commit, a person or the next drift check: run {} is {ended}, and nothing was applied",
-                plan.run
+                "a commit, a person or the next drift check: {run} is {ended}, and nothing was applied"
             )
         }
     };

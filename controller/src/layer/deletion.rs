@@ -138,7 +138,7 @@ fn cause(
         .facts
         .failures
         .as_ref()
-        .filter(|failures| *failures.run == *last.name);
+        .filter(|failures| last.is_same(&failures.run, failures.uid.as_deref()));
     match retry {
         Some(LayerFailures {
             retry_at: Some(at), ..

@@ -111,13 +111,14 @@ impl<'a> Facts<'a> {
 
     /// The run whose list of changes has to be read before `status.drift` can be written.
     pub(super) fn unread(&self, o: &Observed) -> Option<String> {
-        let run = &self.drift.as_ref()?.run;
+        let found = self.drift.as_ref()?;
+        let run = &found.run;
         let known = o
             .layer
             .status
             .as_ref()
             .and_then(|status| status.drift.as_ref())
-            .is_some_and(|drift| drift.run == *run);
+            .is_some_and(|drift| drift.run == *run && drift.uid == found.uid);
         let read = o.changes.as_ref().is_some_and(|(of, _)| of == run);
         (!known && !read).then(|| run.clone())
     }
@@ -125,7 +126,8 @@ impl<'a> Facts<'a> {
 
 /// A plan without effect: its run was withdrawn, or deleted while it waited.
 fn is_void(plan: &LayerRun, o: &Observed) -> bool {
-    match o.runs.iter().find(|run| *run.name == *plan.run) {
+    let same = |run: &&RunSummary| run.is_same(&plan.run, plan.uid.as_deref());
+    match o.runs.iter().find(same) {
         Some(run) => run.was_taken_back(),
         None => plan.result.is_none(),
     }
@@ -134,6 +136,7 @@ fn is_void(plan: &LayerRun, o: &Observed) -> bool {
 fn remembered(run: &RunSummary, at: Timestamp) -> LayerRun {
     LayerRun {
         run: run.name.to_string(),
+        uid: Some(run.uid.to_string()),
         revision: run.revision.to_string(),
         content: run.content.to_string(),
         settings: run.settings.to_string(),
@@ -147,7 +150,8 @@ fn remembered(run: &RunSummary, at: Timestamp) -> LayerRun {
 fn newer(seen: Option<LayerRun>, remembered: Option<LayerRun>) -> Option<LayerRun> {
     match (seen, remembered) {
         (Some(seen), Some(remembered))
-            if remembered.run != seen.run && remembered.at.0 > seen.at.0 =>
+            if (&remembered.run, &remembered.uid) != (&seen.run, &seen.uid)
+                && remembered.at.0 > seen.at.0 =>
         {
             Some(remembered)
         }
@@ -173,7 +177,10 @@ fn drift(
             && run.at() >= applied.at.0
     });
     let Some((run, _)) = found else { return stored };
-    if let Some(stored) = stored.clone().filter(|stored| stored.run == *run.name) {
+    if let Some(stored) = stored
+        .clone()
+        .filter(|stored| run.is_same(&stored.run, stored.uid.as_deref()))
+    {
         return Some(stored);
     }
     let mut objects = o
@@ -196,6 +203,7 @@ fn drift(
     Some(Drift {
         since,
         run: run.name.to_string(),
+        uid: Some(run.uid.to_string()),
         objects,
     })
 }

@@ -85,6 +85,12 @@ impl Observed {
             .filter(|asked| !asked.is_empty() && last != Some(*asked))
     }
 
+    /// A run that the status remembers, for people. Once it is deleted anybody may give its name to another run.
+    pub fn named(&self, name: &str, uid: Option<&str>) -> String {
+        let gone = !self.runs.iter().any(|run| run.is_same(name, uid));
+        format!("run {name}{}", if gone { " (deleted)" } else { "" })
+    }
+
     /// Name of the newest run; empty if there is none. The next run's name is derived from it, so a repeated reconcile computes the same
     /// name, and a commit that returns gets a new one.
     pub fn newest(&self) -> &str {

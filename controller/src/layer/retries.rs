@@ -59,7 +59,7 @@ pub(super) fn after(
     let follows =
         matches!(run.trigger, Trigger::Retry | Trigger::Deletion) && run.answers.is_none();
     let times = match before {
-        Some(before) if before.run == *run.name => before.times,
+        Some(before) if run.is_same(&before.run, before.uid.as_deref()) => before.times,
         Some(before) if follows && run.is_of(&before.content, &before.settings) => before.times + 1,
         _ => 1,
     };
@@ -67,6 +67,7 @@ pub(super) fn after(
     Some(LayerFailures {
         times,
         run: run.name.to_string(),
+        uid: Some(run.uid.to_string()),
         reason: reason.to_string(),
         content: run.content.to_string(),
         settings: run.settings.to_string(),

@@ -125,6 +125,11 @@ impl RunSummary {
         (self.created, !self.is_ended(), self.ended_at, &self.name)
     }
 
+    /// Whether it is the run that a status remembers with this name and UID. Earlier versions recorded no UIDs.
+    pub fn is_same(&self, name: &str, uid: Option<&str>) -> bool {
+        *self.name == *name && uid.is_none_or(|uid| *self.uid == *uid)
+    }
+
     pub fn is_ended(&self) -> bool {
         self.stage == Stage::Ended
     }

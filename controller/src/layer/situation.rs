@@ -112,25 +112,31 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
             Some(names::confirm_command(own, &o.layer.name_any())),
         );
     }
-    let Some(repository) = &o.repository else {
-        let step = Some(format!(
-            "create TerraformRepository {name} in namespace {namespace}, or correct spec.repository"
-        ));
-        return hold(
-            reason::REPOSITORY_NOT_FOUND,
-            format!("there is no TerraformRepository {namespace}/{name}"),
-            step,
-        );
+    let repository = o.repository.as_ref().filter(|found| found.admits(own));
+    let Some(repository) = repository else {
+        // Of another namespace's repositories it tells only which are allowed, not which are there.
+        let foreign = namespace != own;
+        let (reason, what, step) = if foreign {
+            (
+                reason::REPOSITORY_NOT_ALLOWED,
+                format!(
+                    "no TerraformRepository {namespace}/{name} names {own} in spec.allowedNamespaces"
+                ),
+                format!(
+                    "have the owner of {namespace}/{name} add {own} to spec.allowedNamespaces, or correct spec.repository"
+                ),
+            )
+        } else {
+            (
+                reason::REPOSITORY_NOT_FOUND,
+                format!("there is no TerraformRepository {namespace}/{name}"),
+                format!(
+                    "create TerraformRepository {name} in namespace {namespace}, or correct spec.repository"
+                ),
+            )
+        };
+        return hold(reason, what, Some(step));
     };
-    if !repository.admits(own) {
-        let message = format!(
-            "TerraformRepository {namespace}/{name} does not name {own} in spec.allowedNamespaces"
-        );
-        let step = Some(format!(
-            "have {own} added to spec.allowedNamespaces of the repository"
-        ));
-        return hold(reason::REPOSITORY_NOT_ALLOWED, message, step);
-    }
     let effective = Effective::of(&o.layer, repository).or_else(|error| {
         let step = Some("correct spec.template, or spec.defaults of the repository".to_owned());
         hold(

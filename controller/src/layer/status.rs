@@ -102,10 +102,12 @@ pub(super) fn of(
             .or(before.last_handled_plan),
         source: before.source,
     };
-    let found = status
-        .drift
-        .as_ref()
-        .filter(|drift| before.drift.as_ref().is_none_or(|old| old.run != drift.run));
+    let found = status.drift.as_ref().filter(|drift| {
+        before
+            .drift
+            .as_ref()
+            .is_none_or(|old| (&old.run, &old.uid) != (&drift.run, &drift.uid))
+    });
     let notes = found.map(|drift| {
         let text = format!(
             "run {} found objects that differ from the code: {}",

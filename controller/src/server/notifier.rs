@@ -52,7 +52,7 @@ pub async fn run(
         };
         tokio::select! {
             Some((requested, uid)) = under_way.next() => match requested {
-                Ok(()) => receiver.pending().sent(&uid),
+                Ok(()) => receiver.pending().sent(&uid, Instant::now()),
                 Err(error) => {
                     receiver.metrics.request_failed(&error);
                     tracing::warn!(%error, uid, "a repository cannot be notified; its refs are checked at the next interval, or when a retry succeeds");

@@ -135,6 +135,10 @@ pub struct LayerRun {
     /// Its name.
     #[schemars(length(max = 63))]
     pub run: String,
+    /// Its UID. Another run may have its name later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub uid: Option<String>,
     /// Its commit.
     #[schemars(length(max = 64))]
     pub revision: String,
@@ -228,6 +232,10 @@ pub struct Drift {
     /// The run that found it most recently.
     #[schemars(length(max = 63))]
     pub run: String,
+    /// Its UID. Another run may have its name later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub uid: Option<String>,
     /// Addresses with the paths of differing attributes, as far as there is room; no values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 256)))]
@@ -243,6 +251,10 @@ pub struct LayerFailures {
     /// The last failed run.
     #[schemars(length(max = 63))]
     pub run: String,
+    /// Its UID. Another run may have its name later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub uid: Option<String>,
     /// Its failure reason.
     #[schemars(length(max = 64))]
     pub reason: String,

@@ -70,6 +70,12 @@ fn drifted() -> World {
     world
 }
 
+/// Its repository is of another namespace, which does not name the layer's.
+fn foreign(world: &mut World) {
+    world.change(&json!({"spec": {"repository": {"namespace": "else"}}}));
+    world.repository.as_mut().unwrap().metadata.namespace = Some("else".into());
+}
+
 fn without(change: fn(&mut World)) -> World {
     let mut world = World::new().commit(1, "a");
     change(&mut world);
@@ -109,7 +115,7 @@ fn every_condition_row_has_its_state_and_conditions() {
             "not admitted",
             || {
                 without(|world| {
-                    world.repository.as_mut().unwrap().metadata.namespace = Some("else".into());
+                    foreign(world);
                 })
             },
             PlanNeeded,
@@ -334,4 +340,16 @@ fn every_condition_row_has_its_state_and_conditions() {
             "{row}"
         );
     }
+}
+
+/// An author of one namespace must not learn the names of another's repositories.
+#[test]
+fn foreign_repository_that_is_absent_reads_as_not_allowed() {
+    let not_allowed = without(foreign).settled().status();
+    let absent = without(|world| {
+        foreign(world);
+        world.repository = None;
+    });
+    assert_eq!(absent.settled().status(), not_allowed);
+    assert!(not_allowed.waits_for.unwrap().contains("else/infra"));
 }

@@ -159,3 +159,39 @@ fn indeterminate_apply_waits_for_a_person_or_proof() {
     world.settle();
     assert_eq!(world.state(), Some(LayerState::Idle), "the proof arrived");
 }
+
+/// The name of a deleted run may be another's by now.
+#[test]
+fn deleted_run_is_not_named_as_one_that_exists() {
+    let dry = json!({"spec": {"remediation": {"onCommit": "Dry"}}});
+    let mut world = World::new().with(&dry).commit(1, "a").settled();
+    world.waits(1).ends(RunResult::Planned).settle();
+    let name = world.made[0].clone();
+    assert!(world.waits_for().contains(&format!("run {name} are not")));
+    let uid = world.status().last_plan.unwrap().uid;
+    assert_eq!(uid.as_deref(), world.runs[0].metadata.uid.as_deref());
+    // A run without the layer's UID is none of its runs, whatever its name.
+    world.runs[0].metadata.labels = None;
+    world.settle();
+    assert!(
+        world.waits_for().contains(&format!("run {name} (deleted)")),
+        "{}",
+        world.waits_for()
+    );
+}
+
+#[test]
+fn plan_of_a_deleted_run_is_void_though_its_name_returns() {
+    let mut world = World::begun();
+    world.planned();
+    let first = world.runs.remove(0);
+    world.settle();
+    assert_eq!(world.open_name(), first.name_any(), "the same cause");
+    assert!(
+        world.status().last_plan.is_none(),
+        "it was deleted while it waited"
+    );
+    world.fails("Transient", "PlanFailed").settle();
+    assert_eq!(world.condition(READY), is("False", "Retrying"));
+    assert_eq!(world.status().failures.unwrap().times, 1);
+}

@@ -182,8 +182,12 @@ pub(super) async fn execute(
                     .await?;
                 return Ok(Executed::Gone);
             }
-            Action::CreateRerun => runs::create(&seen.run, rerun::fresh_run, ctx).await?,
-            Action::CreateRecovery => runs::create(&seen.run, recovery::fresh_run, ctx).await?,
+            Action::CreateRerun => {
+                runs::create(&seen.run, rerun::fresh_run, names::RERUN_OF, ctx).await?;
+            }
+            Action::CreateRecovery => {
+                runs::create(&seen.run, recovery::fresh_run, names::RECOVERY_OF, ctx).await?;
+            }
             Action::Prune => {
                 let preconditions = Preconditions {
                     uid: seen.run.uid(),

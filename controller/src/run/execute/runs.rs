@@ -5,17 +5,17 @@ use kube::{
     api::{ApiResource, DynamicObject, PostParams},
 };
 
-use super::patch::already;
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     run::{context::Context, decide::rerun, run_view::RunView},
 };
 use crds::TerraformRun;
 
-/// Creates a run from another, with the fields of its spec that this version does not know: a dropped field would change the spec.
+/// Creates a run from another, which its annotation `origin` names, with the fields of its spec that this version does not know: a dropped field would change the spec.
 pub(super) async fn create(
     old: &RunView,
     fresh: fn(&TerraformRun) -> TerraformRun,
+    origin: &str,
     ctx: &Context,
 ) -> Result<(), Error> {
     let Some(old) = old.whole() else {
@@ -39,10 +39,23 @@ pub(super) async fn create(
             rerun::carried(&whole.data["spec"], &old.spec, &fresh.spec).map_err(encode)?;
     }
     let wanted: DynamicObject = serde_json::from_value(wanted).map_err(encode)?;
-    already(
-        ctx.cluster
-            .call(what, api.create(&PostParams::default(), &wanted))
-            .await,
-    )
-    .map(drop)
+    let created = ctx
+        .cluster
+        .call(what, api.create(&PostParams::default(), &wanted))
+        .await;
+    match created {
+        // The controller made it, if it has the annotation that no one else may set; anybody may give the name to another run before.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let there = ctx
+                .cluster
+                .call("read run", api.get_metadata(&fresh.name_any()))
+                .await?;
+            if there.annotations().get(origin) == fresh.annotations().get(origin) {
+                Ok(())
+            } else {
+                Err(error)
+            }
+        }
+        created => created.map(drop),
+    }
 }
