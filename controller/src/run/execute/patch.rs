@@ -21,15 +21,6 @@ pub(super) fn metadata_patch(run: &impl Resource, mut metadata: Value) -> Value 
     json!({"metadata": metadata})
 }
 
-/// "AlreadyExists" is success for objects with Pawl's names.
-pub(super) fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> {
-    match created {
-        Ok(object) => Ok(Some(object)),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// Removes annotations that exist.
 pub(in crate::run) async fn take_off(
     run: &ObjectMeta,
