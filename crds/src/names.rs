@@ -113,13 +113,16 @@ pub const POLICY_FINALIZER: &str = "pawl-finalizer";
 /// Admission policy on the rights that a layer requests. The controller creates the layer's runs, and
 /// [`POLICY_CREATION`] exempts the controller.
 pub const POLICY_LAYER: &str = "pawl-layer";
+/// Admission policy on the objects that a repository names.
+pub const POLICY_REPOSITORY: &str = "pawl-repository";
 /// All admission policies.
-pub const POLICIES: [&str; 5] = [
+pub const POLICIES: [&str; 6] = [
     POLICY_APPROVAL,
     POLICY_STATUS,
     POLICY_CREATION,
     POLICY_FINALIZER,
     POLICY_LAYER,
+    POLICY_REPOSITORY,
 ];
 
 /// The field manager of the agent.

@@ -23,6 +23,7 @@ mod objects;
 mod outputs;
 mod pasted;
 mod policies;
+mod references;
 mod released;
 mod repositories;
 mod rig;
@@ -76,6 +77,7 @@ fn main() -> Result<ExitCode> {
         matrix::tests(),
         namespaces::tests(),
         nodes::tests(),
+        references::tests(),
         released::tests(),
         applied::tests(),
         chart::tests(),

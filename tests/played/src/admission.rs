@@ -14,11 +14,12 @@ use super::{
 };
 
 /// The chart's templates, each with one policy and its binding.
-const TEMPLATES: [&str; 5] = [
+const TEMPLATES: [&str; 6] = [
     include_str!("../../../charts/pawl/templates/policies/approval.yaml"),
     include_str!("../../../charts/pawl/templates/policies/creation.yaml"),
     include_str!("../../../charts/pawl/templates/policies/finalizer.yaml"),
     include_str!("../../../charts/pawl/templates/policies/layer.yaml"),
+    include_str!("../../../charts/pawl/templates/policies/repository.yaml"),
     include_str!("../../../charts/pawl/templates/policies/status.yaml"),
 ];
 

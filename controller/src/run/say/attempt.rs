@@ -28,7 +28,8 @@ use crds::{
 
 /// The command that shows whether the policies are installed.
 const POLICY_COMMAND: &str = "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings pawl-approval pawl-status \
-                                  pawl-creation pawl-finalizer pawl-layer; install what is missing with the chart (policies.install=true)";
+                                  pawl-creation pawl-finalizer pawl-layer pawl-repository; install what is missing with the chart \
+                                  (policies.install=true)";
 /// The number of earlier attempts whose nodes the status retains.
 const FORMER: usize = 8;
 
