@@ -15,7 +15,7 @@ use crate::{
 const HEAD: &str = "<!-- Generated from crds/src by `cargo run --release --bin crdgen`; `cargo ci` holds it equal. -->\n";
 
 /// Kubernetes' own types. The guide does not expand them.
-const FOREIGN: [&str; 5] = [
+pub(crate) const FOREIGN: [&str; 5] = [
     "affinity",
     "tolerations",
     "topologySpreadConstraints",

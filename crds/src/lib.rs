@@ -8,6 +8,7 @@
 //! results |
 //! | [`crd`] | the generated CustomResourceDefinitions, with CEL rules and bounds |
 //! | [`fields`] | the fields of a run's status: writer, caching, reconcile triggers, texts |
+//! | [`references`] | what a repository's defaults take from a layer's namespace |
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
 //! | [`pod_env`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the protocol between agents, controller and datastore |
@@ -48,6 +49,7 @@ pub mod names;
 pub mod outputs;
 pub mod pod_env;
 pub mod reason;
+pub mod references;
 pub mod release;
 pub mod state_id;
 pub mod state_key;

@@ -115,14 +115,17 @@ pub const POLICY_FINALIZER: &str = "pawl-finalizer";
 pub const POLICY_LAYER: &str = "pawl-layer";
 /// Admission policy on the objects of attempts, on tokens of their accounts, and on processes in their pods.
 pub const POLICY_ATTEMPT: &str = "pawl-attempt";
+/// Admission policy on the objects that a repository names.
+pub const POLICY_REPOSITORY: &str = "pawl-repository";
 /// All admission policies.
-pub const POLICIES: [&str; 6] = [
+pub const POLICIES: [&str; 7] = [
     POLICY_APPROVAL,
     POLICY_STATUS,
     POLICY_CREATION,
     POLICY_FINALIZER,
     POLICY_LAYER,
     POLICY_ATTEMPT,
+    POLICY_REPOSITORY,
 ];
 
 /// The field manager of the agent.

@@ -25,6 +25,7 @@ mod objects;
 mod outputs;
 mod pasted;
 mod policies;
+mod references;
 mod released;
 mod repositories;
 mod rig;
@@ -79,6 +80,7 @@ fn main() -> Result<ExitCode> {
         matrix::tests(),
         namespaces::tests(),
         nodes::tests(),
+        references::tests(),
         released::tests(),
         applied::tests(),
         attempt_identity::tests(),

@@ -10,8 +10,8 @@ use super::{
     write::{Made, Tree, number},
 };
 
-/// Fields of `overrideRunnerSpec` that a repository's defaults cannot hold. They are copied to each layer.
-const OF_LAYERS: [&str; 3] = ["serviceAccountName", "env", "envFrom"];
+/// Fields of `overrideRunnerSpec` that a repository's defaults cannot hold for every namespace. They are copied to each layer.
+const OF_LAYERS: [&str; 4] = ["serviceAccountName", "imagePullSecrets", "env", "envFrom"];
 
 const HINTS: [(&str, &str); 3] = [
     (

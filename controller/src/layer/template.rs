@@ -5,8 +5,8 @@ use sha2::{Digest, Sha256};
 
 use crds::{
     ApprovalMode, GitSource, Operation, Remediation, RunTemplate, Source, TerraformLayer,
-    TerraformRepository, TerraformRunSpec, datastore::StateId, digest::hex_digest, state_key,
-    text::clip,
+    TerraformRepository, TerraformRunSpec, datastore::StateId, digest::hex_digest, references,
+    state_key, text::clip,
 };
 
 /// The most lines of `status.effective`.
@@ -34,7 +34,8 @@ impl Effective {
         layer: &TerraformLayer,
         repository: &TerraformRepository,
     ) -> Result<Self, String> {
-        let template = layer.spec.template.over(&repository.spec.defaults);
+        let namespace = layer.metadata.namespace.as_deref().unwrap_or_default();
+        let template = merged(namespace, &layer.spec.template, repository)?;
         let stack = stack(&template, &layer.spec.path, &repository.spec.url)?;
         let digest = hex_digest(&Sha256::digest(state_key::canonical(&json!({
             "template": template,
@@ -130,7 +131,7 @@ pub(super) fn expected_state(
     repository: &TerraformRepository,
     has_datastore: bool,
 ) -> Option<String> {
-    let merged = template.over(&repository.spec.defaults);
+    let merged = merged(namespace, template, repository).ok()?;
     let mut spec = json!({"source": {}, "stack": stack(&merged, path, &repository.spec.url).ok()?});
     for field in ["workspace", "backend"] {
         if let Some(value) = merged.0.get(field) {
@@ -139,6 +140,31 @@ pub(super) fn expected_state(
     }
     let spec: TerraformRunSpec = serde_json::from_value(spec).ok()?;
     state_key::expected(namespace, "", &spec, has_datastore)
+}
+
+/// The template over the repository's defaults. In another namespace these hold values only: what they name there is of whoever makes the
+/// layer (design/0004).
+///
+/// # Errors
+/// If the layer would need more of them, with the fields.
+fn merged(
+    namespace: &str,
+    template: &RunTemplate,
+    repository: &TerraformRepository,
+) -> Result<RunTemplate, String> {
+    let defaults = &repository.spec.defaults;
+    let own = repository.metadata.namespace.as_deref().unwrap_or_default();
+    let named = references::named(defaults, template);
+    if own == namespace || named.is_empty() {
+        return Ok(template.over(defaults));
+    }
+    let fields: Vec<_> = (named.iter())
+        .map(|field| format!("spec.defaults.{field}"))
+        .collect();
+    Err(format!(
+        "{} of the repository name objects, and so apply only to layers in its namespace {own}: set them in spec.template",
+        fields.join(" and ")
+    ))
 }
 
 /// The stack that the template names, else the one derived from URL and path as for a git source: a manual run and a layer of the same

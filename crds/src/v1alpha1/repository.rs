@@ -61,14 +61,16 @@ pub struct TerraformRepositorySpec {
     pub url: String,
     /// Secret in this namespace with the credentials: `username` and `password`, `bearerToken`, or the GitHub App's
     /// `githubAppID`, `githubAppInstallationID` and `githubAppPrivateKey`, and `ca.crt` for a private certificate
-    /// authority; for SSH `identity` and `known_hosts`. They are sent only to the URL's host.
+    /// authority; for SSH `identity` and `known_hosts`. They are sent only to the URL's host. Setting
+    /// this, or changing `url`, needs the verb `get` on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretName>,
     /// Polling interval of its refs, ±10 %. Default: `5m`; at least 30s, at most 24h.
     #[serde(default = "interval")]
     pub interval: Span,
     /// Default settings for runs of its layers. They cannot set account, image, approval mode, hooks or environment:
-    /// those are reserved to the layer's creator.
+    /// those are reserved to the layer's creator. Objects, `stack` and `credentials` apply only to layers in this
+    /// namespace, and naming them needs the right to them.
     #[serde(default, skip_serializing_if = "RunTemplate::is_empty")]
     pub defaults: RunTemplate,
     /// Webhook for pushes. Default: none, only polling.
@@ -99,6 +101,7 @@ pub struct TerraformRepositorySpec {
 #[serde(rename_all = "camelCase")]
 pub struct Webhook {
     /// Secret in this namespace with the shared secret as `secret`, and during a rotation the former one as `previous`.
+    /// Setting it needs the verb `get` on it.
     pub secret_ref: SecretName,
 }
 

@@ -20,6 +20,7 @@ const TEMPLATES: [&str; 6] = [
     include_str!("../../../charts/pawl/templates/policies/creation.yaml"),
     include_str!("../../../charts/pawl/templates/policies/finalizer.yaml"),
     include_str!("../../../charts/pawl/templates/policies/layer.yaml"),
+    include_str!("../../../charts/pawl/templates/policies/repository.yaml"),
     include_str!("../../../charts/pawl/templates/policies/status.yaml"),
 ];
 

@@ -105,6 +105,39 @@ fn invalid_template_is_reported_and_creates_no_run() {
     }
 }
 
+/// T4: a repository's defaults read Secrets of the namespaces of its layers.
+#[test]
+fn defaults_of_another_namespace_name_nothing() {
+    let from = json!({"secretKeyRef": {"name": "db", "key": "password"}});
+    let defaults = json!({"workspace": "w", "variables": [{"name": "v", "valueFrom": from}],
+        "files": [{"path": ".netrc", "secretKeyRef": {"name": "db", "key": "password"}}]});
+    let of = |owner: &str, template: &Value| {
+        let patch = json!({"spec": {"template": template, "repository": {"namespace": owner}}});
+        let mut world = World::new().commit(1, "a").with(&patch);
+        let repository = world.repository.as_mut().unwrap();
+        repository.metadata.namespace = Some(owner.into());
+        repository.spec.allowed_namespaces = vec!["team".into()];
+        repository.spec.defaults = serde_json::from_value(defaults.clone()).unwrap();
+        world.settled()
+    };
+    let world = of("platform", &json!({}));
+    assert!(world.made.is_empty());
+    assert_eq!(world.condition(READY), is("False", "TemplateInvalid"));
+    let text = "spec.defaults.files and spec.defaults.variables[].valueFrom of the repository name objects, and so apply only \
+                to layers in its namespace platform: set them in spec.template";
+    let waits = world.status().waits_for.unwrap();
+    assert!(waits.contains(text), "{waits}");
+    // The values remain.
+    let own = json!({"variables": [{"name": "v", "value": "x"}], "files": []});
+    let world = of("platform", &own);
+    assert_eq!(world.made.len(), 1, "{:?}", world.status());
+    let spec = &world.runs[0].spec;
+    assert_eq!((spec.workspace.as_str(), spec.files.len()), ("w", 0));
+    let world = of("team", &json!({}));
+    assert_eq!(world.made.len(), 1);
+    assert_eq!(world.runs[0].spec.files.len(), 1);
+}
+
 #[test]
 fn long_template_is_shown_in_128_lines_of_256_characters() {
     let labels: Value = (0..200)
