@@ -45,7 +45,7 @@ impl Lab {
     async fn of(world: World, namespace: String, settings: Settings) -> Result<Self> {
         let ctx = Arc::new(Context::new(
             Cluster::new(
-                world.controller("pawl-controller").await?,
+                world.process("pawl-controller").await?,
                 settings,
                 ServerClock::default(),
             ),
