@@ -91,4 +91,22 @@ const ASKED: &str = "policies ask whether the writer has it";
 pub(super) const UNUSED: &[(&str, &str, &str, &str)] = &[
     ("controller", "control", "terraformruns", ASKED),
     ("controller", "control", "terraformlayers", ASKED),
+    (
+        "controller",
+        "patch",
+        "apiservices",
+        "it mends an APIService that another changed, which no suite does",
+    ),
+    (
+        "controller",
+        "patch",
+        "events",
+        "it counts an Event that repeats, which depends on the time that a test takes",
+    ),
+    (
+        "datastore",
+        "create",
+        "secrets",
+        "a server-side apply that creates needs it, and is logged as a patch",
+    ),
 ];
