@@ -159,13 +159,13 @@ fn main() -> Result<ExitCode> {
         results.push(run(alone.into_iter().flatten().collect(), &arguments));
     }
     println!("{}", suite.slowest());
-    let whole = arguments.filter.is_none() && arguments.skip.is_empty();
-    let judged = match part {
-        Some(Part::Together) => ("pods together", whole),
-        Some(Part::Alone) => ("pods alone", whole),
-        None => ("pods", false),
+    let whole = part.is_some() && arguments.filter.is_none() && arguments.skip.is_empty();
+    let name = match part {
+        Some(Part::Together) => "pods together",
+        Some(Part::Alone) => "pods alone",
+        None => "pods",
     };
-    let granted = rights::judge(judged.0, std::slice::from_ref(&suite.audit), judged.1);
+    let granted = rights::judge(name, std::slice::from_ref(&suite.audit), whole);
     suite.down()?;
     let sum = |count: fn(&Conclusion) -> u64| results.iter().map(count).sum::<u64>();
     let (passed, failed) = (

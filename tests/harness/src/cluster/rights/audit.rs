@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 
 use super::PARTS;
@@ -15,6 +16,11 @@ use crate::cluster::{Access, NAMESPACE};
 
 /// The `User-Agent` of a test that acts as one of Pawl's accounts. Pawl's own clients send none, kubectl and tools send their own.
 pub const ACTOR: &str = "actor of a test";
+
+/// What is added to the message of a lacking right while an API server starts: it serves before it has read the roles.
+pub(super) const STARTING: &str = "an API server was starting";
+/// How long before and after its check of the built-in roles that is.
+const START: SignedDuration = SignedDuration::from_secs(10);
 
 /// A kind of request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +54,17 @@ struct Event {
     object_ref: Object,
     response_status: Response,
     annotations: BTreeMap<String, String>,
+    stage_timestamp: Option<Timestamp>,
+}
+
+impl Event {
+    /// Whether an API server checks the built-in roles, which it does once.
+    fn is_start(&self) -> bool {
+        let object = &self.object_ref;
+        self.user.username == "system:apiserver"
+            && self.verb == "get"
+            && (object.resource.as_str(), object.name.as_str()) == ("clusterroles", "cluster-admin")
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -75,8 +92,8 @@ struct Response {
 /// The audit log of an API server from some point on.
 #[derive(Debug)]
 pub struct Log {
-    path: PathBuf,
-    from: u64,
+    pub(super) path: PathBuf,
+    pub(super) from: u64,
 }
 
 impl Log {
@@ -98,19 +115,38 @@ impl Log {
         let cannot = || format!("cannot read {}", self.path.display());
         let mut file = File::open(&self.path).with_context(cannot)?;
         file.seek(SeekFrom::Start(self.from))?;
+        let (mut starts, mut refused) = (Vec::new(), Vec::new());
         for line in BufReader::new(file).split(b'\n') {
             // A killed API server leaves an incomplete line.
-            if let Some((request, uri)) = request(&line.with_context(cannot)?) {
-                requests.entry(request).or_insert((0, uri)).0 += 1;
+            let Ok(event) = serde_json::from_slice::<Event>(&line.with_context(cannot)?) else {
+                continue;
+            };
+            let (at, is_start) = (event.stage_timestamp, event.is_start());
+            starts.extend(at.filter(|_| is_start));
+            match request(event) {
+                Some((request, uri)) if !request.is_allowed => refused.push((at, request, uri)),
+                Some((request, uri)) => requests.entry(request).or_insert((0, uri)).0 += 1,
+                None => {}
             }
+        }
+        for (at, mut request, uri) in refused {
+            let is_near =
+                |start: &Timestamp| at.is_some_and(|at| at.duration_since(*start).abs() <= START);
+            if let Some(said) = request
+                .refusal
+                .as_mut()
+                .filter(|_| starts.iter().any(is_near))
+            {
+                said.push_str(STARTING);
+            }
+            requests.entry(request).or_insert((0, uri)).0 += 1;
         }
         Ok(())
     }
 }
 
-/// The request of a line and its URI, if one of Pawl's processes sent it.
-pub(super) fn request(line: &[u8]) -> Option<(Request, String)> {
-    let event: Event = serde_json::from_slice(line).ok()?;
+/// The request and its URI, if one of Pawl's processes sent it.
+fn request(event: Event) -> Option<(Request, String)> {
     if !event.user_agent.is_empty() {
         return None;
     }

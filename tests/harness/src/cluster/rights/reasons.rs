@@ -1,10 +1,19 @@
 //! Why a process of Pawl may be refused something, and why a rule of the chart may be without a request.
 
+use super::audit::STARTING;
+
 /// The authorizer's word for a lacking right.
 const NO_RIGHT: &str = " cannot ";
 
-/// Refusals: part or `agent`, verbs, resources, words of the message, and why it is expected or the test that asks for it.
+/// Refusals: part or `agent`, verbs, resources, words of the message, and why it is expected or the test that asks for it. `*` is any.
 pub(super) const REFUSALS: &[(&str, &str, &str, &str, &str)] = &[
+    (
+        "*",
+        "*",
+        "*",
+        STARTING,
+        "a killed API server serves again before it has read the roles",
+    ),
     (
         "controller",
         "create",

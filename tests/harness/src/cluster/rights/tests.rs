@@ -24,15 +24,17 @@ rules:
   - {apiGroups: [pawl.run], resources: [terraformruns], verbs: [get]}
 ";
 
-fn recorded() -> audit::Requests {
-    let read = RECORDED
-        .lines()
-        .filter_map(|line| audit::request(line.as_bytes()));
-    let mut requests = audit::Requests::new();
-    for (request, uri) in read {
-        requests.entry(request).or_insert((0, uri)).0 += 1;
-    }
+fn read(text: &str) -> audit::Requests {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, text).unwrap();
+    let (path, mut requests) = (file.path().to_owned(), audit::Requests::new());
+    let log = Log { path, from: 0 };
+    log.read(&mut requests).unwrap();
     requests
+}
+
+fn recorded() -> audit::Requests {
+    read(RECORDED)
 }
 
 #[test]
@@ -90,4 +92,22 @@ fn right_is_used_by_a_request_of_its_account_and_name() {
             "datastore: get secrets pawl-datastore-certificate true",
         ]
     );
+}
+
+#[test]
+fn lacking_right_is_explained_while_an_api_server_starts() {
+    let event = |at: &str, user: &str, code: u16, decision: &str| {
+        serde_json::json!({"verb": "get", "user": {"username": user}, "objectRef": {"resource": "clusterroles", "name": "cluster-admin"},
+            "responseStatus": {"code": code, "message": "it cannot get"}, "stageTimestamp": format!("2026-11-28T00:{at}Z"),
+            "annotations": {"authorization.k8s.io/decision": decision}})
+    };
+    let sources = "system:serviceaccount:pawl-system:pawl-sources";
+    let refused = |at| event(at, sources, 403, "forbid").to_string();
+    let start = event("10:00", "system:apiserver", 200, "allow").to_string();
+    let unexplained = |lines: &[String]| unexplained(&read(&lines.join("\n"))).len();
+    assert_eq!(
+        unexplained(&[refused("09:59"), start.clone(), refused("10:01")]),
+        0
+    );
+    assert_eq!(unexplained(&[start, refused("10:30")]), 1);
 }
