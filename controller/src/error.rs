@@ -41,7 +41,9 @@ pub enum ErrorKind {
     AlreadyExists,
     /// 404.
     NotFound,
-    /// 401 and 403.
+    /// 401: the API server does not know who asks, which tells nothing about rights.
+    Unauthenticated,
+    /// 403: of a lacking right, or of admission.
     Forbidden,
     /// 400 and 422.
     Invalid,
@@ -63,6 +65,7 @@ impl ErrorKind {
             Self::Conflict => "conflict",
             Self::AlreadyExists => "already_exists",
             Self::NotFound => "not_found",
+            Self::Unauthenticated => "unauthenticated",
             Self::Forbidden => "forbidden",
             Self::Invalid => "invalid",
             Self::Throttled => "throttled",
@@ -81,6 +84,7 @@ impl ErrorKind {
             Self::Conflict
             | Self::AlreadyExists
             | Self::NotFound
+            | Self::Unauthenticated
             | Self::Forbidden
             | Self::Invalid
             | Self::Throttled => true,
@@ -109,7 +113,8 @@ impl Error {
                 // restart, it answers 404 to every request.
                 404 if status.reason == "NotFound" => ErrorKind::NotFound,
                 404 => ErrorKind::Server,
-                401 | 403 => ErrorKind::Forbidden,
+                401 => ErrorKind::Unauthenticated,
+                403 => ErrorKind::Forbidden,
                 429 => ErrorKind::Throttled,
                 code if code >= 500 => ErrorKind::Server,
                 _ => ErrorKind::Invalid,
@@ -117,14 +122,14 @@ impl Error {
         }
     }
 
-    /// Whether the request failed because its namespace is being deleted.
+    /// Whether the request failed because its namespace is being deleted or is gone.
     pub fn is_of_terminating_namespace(&self) -> bool {
         let details = self.status().and_then(|status| status.details.as_ref());
         details.is_some_and(|details| {
-            details
-                .causes
-                .iter()
-                .any(|cause| cause.reason == "NamespaceTerminating")
+            let goes =
+                |cause: &kube::core::response::StatusCause| cause.reason == "NamespaceTerminating";
+            let gone = self.kind() == ErrorKind::NotFound && details.kind == "namespaces";
+            gone || details.causes.iter().any(goes)
         })
     }
 

@@ -131,7 +131,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
         datastore,
     ));
     let (settings, metrics) = (&ctx.cluster.settings, ctx.cluster.metrics.clone());
-    let readiness = Arc::new(Readiness::awaiting(2 * scopes.len() + 1));
+    let readiness = Arc::new(Readiness::awaiting(3 * scopes.len() + 2));
     let (shown, asked) = (metrics.clone(), readiness.clone());
     let routes = health::router(
         move || shown.exposition(),
@@ -189,11 +189,14 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
         }));
     }
     let watches = Watches::new(ctx.clone());
-    let mut reconcilers = vec![tokio::spawn(watches.namespaces(stopped.clone()))];
+    let namespaces = watches.namespaces(&readiness, stopped.clone());
+    let mut reconcilers = vec![tokio::spawn(namespaces)];
     for scope in scopes {
-        reconcilers.push(tokio::spawn(
-            watches.repositories(scope.as_deref(), stopped.clone()),
-        ));
+        reconcilers.push(tokio::spawn(watches.repositories(
+            scope.as_deref(),
+            &readiness,
+            stopped.clone(),
+        )));
         reconcilers.push(tokio::spawn(watches.layer(scope.clone(), stopped.clone())));
         reconcilers.push(tokio::spawn(watches.run(
             scope,

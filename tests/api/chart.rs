@@ -212,7 +212,7 @@ async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
         rule(
             "pawl.run",
             "terraformrepositories terraformlayers",
-            "get list watch",
+            "list watch",
         ),
         rule(
             "pawl.run",
@@ -265,7 +265,7 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
     // It may patch repositories in watched namespaces; the policy limits that to one annotation. The role for Secrets is bound nowhere. It
     // reviews tokens and access cluster-wide.
     let labels = &get(&all, SERVER)?["spec"]["template"]["metadata"]["labels"];
-    let rights = rule("pawl.run", "terraformrepositories", "get list watch patch");
+    let rights = rule("pawl.run", "terraformrepositories", "list watch patch");
     let port = json!({"name": "hooks", "port": 8443, "targetPort": "hooks"});
     let reviews = "ClusterRoleBinding/pawl-server-reviews";
     let rows = json!({

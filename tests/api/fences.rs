@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names, release};
+use harness::cluster::rights::ACTOR;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api,
@@ -34,7 +35,12 @@ async fn only_recorded_pod_adopts_an_attempt_and_once(world: World) -> Result<()
     let other = scene.pod("another-pod", "run-a1", RUN).await?;
     let unbound = scene
         .world
-        .token(&scene.namespace, "run-a1", &json!({"audiences": []}))
+        .token(
+            &scene.namespace,
+            "run-a1",
+            &json!({"audiences": []}),
+            Some(ACTOR),
+        )
         .await?;
     scene.add("no-pod", unbound);
     let lie = json!({"attempt": 1, "podUID": agent.uid, "nonce": "1".repeat(32)});

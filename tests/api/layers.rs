@@ -16,6 +16,7 @@ use kube::{
     runtime::watcher,
 };
 use serde_json::{Value, json};
+use serving::health::Readiness;
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::world::{PATIENCE, World, plan, sum, tests};
@@ -25,6 +26,7 @@ tests! {
     Bare: two_controllers_and_a_restart_create_one_run,
     Bare: younger_of_two_layers_of_a_state_is_refused,
     Bare: deleted_layer_destroys_before_it_goes,
+    Bare: layers_of_a_deleted_namespace_are_released,
 }
 
 /// A namespace with a repository.
@@ -70,30 +72,38 @@ impl Scene {
         })
     }
 
-    fn controller(&self) -> Controller {
+    /// With the rights that the chart gives.
+    async fn controller(&self) -> Result<Controller> {
         let cluster = controller::cluster::Cluster::new(
-            self.world.admin.clone(),
+            self.world.process("pawl-controller").await?,
             Settings::default(),
             ServerClock::default(),
         );
         let of_runs = Arc::new(run::Context::new(cluster, None));
-        let watches = Watches::new(of_runs);
+        let (watches, readiness) = (
+            Watches::new(of_runs.clone()),
+            Arc::new(Readiness::awaiting(2)),
+        );
         let (stop, stopped) = watch::channel(false);
+        let scope = Some(self.namespace.clone());
         // Nothing reconciles the runs.
-        let indexes = watches.of_runs(&Store::new(futures::channel::mpsc::unbounded().0));
         let heard = tokio::spawn(watching::follow(
             "runs",
-            self.runs.clone(),
+            of_runs.cluster.scoped::<TerraformRun>(scope.as_deref()),
             watcher::Config::default(),
-            indexes,
+            watches.of_runs(&Store::new(futures::channel::mpsc::unbounded().0)),
         ));
-        let scope = Some(self.namespace.clone());
-        let repositories = tokio::spawn(watches.repositories(scope.as_deref(), stopped.clone()));
-        let looks = tokio::spawn(watches.layer(scope, stopped));
-        Controller {
+        let repositories = watches.repositories(scope.as_deref(), &readiness, stopped.clone());
+        let namespaces = watches.namespaces(&readiness, stopped.clone());
+        Ok(Controller {
             stop,
-            tasks: vec![heard, repositories, looks],
-        }
+            tasks: vec![
+                heard,
+                tokio::spawn(repositories),
+                tokio::spawn(namespaces),
+                tokio::spawn(watches.layer(scope, stopped)),
+            ],
+        })
     }
 
     async fn layer(&self, name: &str, spec: &Value) -> Result<()> {
@@ -277,7 +287,7 @@ impl Scene {
 
 async fn commit_is_planned_superseded_and_settles(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
-    let controller = scene.controller();
+    let controller = scene.controller().await?;
     scene.layer("net", &json!({})).await?;
     scene
         .until("net", "told that no commit is known", |_| true)
@@ -395,10 +405,10 @@ async fn two_controllers_and_a_restart_create_one_run(world: World) -> Result<()
     let scene = Scene::new(world).await?;
     scene.layer("net", &json!({})).await?;
     scene.commit("net", '1', 'a').await?;
-    let (one, two) = (scene.controller(), scene.controller());
+    let (one, two) = (scene.controller().await?, scene.controller().await?);
     let run = scene.open('a').await?;
     one.stops().await;
-    let three = scene.controller();
+    let three = scene.controller().await?;
     scene.rests(&run.name_any()).await?;
     scene.is("net", LayerState::Idle).await?;
     ensure!(scene.count().await? == 1, "a run was made twice");
@@ -436,7 +446,7 @@ async fn younger_of_two_layers_of_a_state_is_refused(world: World) -> Result<()>
     for layer in ["older", "younger"] {
         scene.commit(layer, '1', 'a').await?;
     }
-    let controller = scene.controller();
+    let controller = scene.controller().await?;
     let refused = |status: &Status| {
         let mut ready = status
             .conditions
@@ -467,7 +477,7 @@ async fn younger_of_two_layers_of_a_state_is_refused(world: World) -> Result<()>
 
 async fn deleted_layer_destroys_before_it_goes(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
-    let controller = scene.controller();
+    let controller = scene.controller().await?;
     scene
         .layer("net", &json!({"deletionPolicy": "Destroy"}))
         .await?;
@@ -494,28 +504,57 @@ async fn deleted_layer_destroys_before_it_goes(world: World) -> Result<()> {
         Ok(!scene.is_held("net").await?)
     })
     .await?;
+    controller.stops().await;
+    Ok(())
+}
 
-    // In a namespace that is being deleted the layer is released, and nothing is destroyed. The test simulates the namespace controller.
-    scene
-        .layer(
-            "kept",
-            &json!({"deletionPolicy": "Destroy", "template": {"stack": "kept"}}),
-        )
-        .await?;
-    scene.commit("kept", '1', 'b').await?;
-    let run = scene.open('b').await?;
-    scene.rests(&run.name_any()).await?;
-    scene.is("kept", LayerState::Idle).await?;
-    let made = scene.count().await?;
+/// Nothing that retains a deleted layer retains its namespace. The test plays the namespace controller, which deletes the repository first.
+async fn layers_of_a_deleted_namespace_are_released(world: World) -> Result<()> {
+    let scene = Scene::new(world).await?;
+    let controller = scene.controller().await?;
+    let layers = [
+        ("plain", 'a', json!({})),
+        ("dry", 'b', json!({"remediation": {"onDelete": "Dry"}})),
+        ("suspended", 'c', json!({})),
+        ("waiting", 'd', json!({})),
+    ];
+    for (name, content, more) in &layers {
+        let mut spec = json!({"deletionPolicy": "Destroy", "template": {"stack": name}});
+        json_patch::merge(&mut spec, more);
+        scene.layer(name, &spec).await?;
+        scene.commit(name, '1', *content).await?;
+        let run = scene.open(*content).await?;
+        scene.rests(&run.name_any()).await?;
+        scene.is(name, LayerState::Idle).await?;
+        ensure!(scene.is_held(name).await?, "{name} is not held");
+    }
+    let suspend = json!({"spec": {"suspend": true}});
+    objects::merge(&scene.layers, "suspended", &suspend).await?;
+    let (layer, background) = (&scene.layers, DeleteParams::background());
+    layer.delete("waiting", &background).await?;
+    let destroy = scene.open('d').await?;
+    scene.waits(&destroy.name_any()).await?;
+    let waits = |status: &Status| status.pending.is_some();
+    scene.until("waiting", "to be approved", waits).await?;
     let namespaces: Api<Namespace> = Api::all(scene.world.admin.clone());
-    namespaces
-        .delete(&scene.namespace, &DeleteParams::default())
-        .await?;
-    scene
-        .layers
-        .delete("kept", &DeleteParams::background())
-        .await?;
-    wait::gone(&scene.layers, "kept", PATIENCE).await?;
+    let frozen = json!({"metadata": {"annotations": {names::FREEZE: "true"}}});
+    objects::merge(&namespaces, &scene.namespace, &frozen).await?;
+    let repositories: Api<TerraformRepository> =
+        Api::namespaced(scene.world.admin.clone(), &scene.namespace);
+    repositories.delete("infra", &background).await?;
+    for name in ["plain", "dry", "suspended"] {
+        layer.delete(name, &background).await?;
+        let held = |status: &Status| {
+            let waits_for = status.waits_for.as_deref().unwrap_or_default();
+            waits_for.contains("there is no TerraformRepository")
+        };
+        scene.until(name, "held", held).await?;
+    }
+    let made = scene.count().await?;
+    namespaces.delete(&scene.namespace, &background).await?;
+    for (name, ..) in &layers {
+        wait::gone(layer, name, PATIENCE).await?;
+    }
     ensure!(
         scene.count().await? == made,
         "something was to be destroyed"

@@ -1,21 +1,25 @@
 //! Missing namespaces, and namespaces being deleted: reported at once, to the author of a run or in the status of an existing run.
 
 use anyhow::{Result, ensure};
-use crds::{TerraformRunStatus, conditions, reason};
+use crds::{TerraformRun, TerraformRunStatus, conditions, names, reason};
 use harness::wait;
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, api::DeleteParams};
+use k8s_openapi::api::{core::v1::Namespace, rbac::v1::RoleBinding};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams},
+};
 use serde_json::json;
 
 use crate::{
     nodes::{Machine, applying},
-    rig::{RUN, Rig, is_closed, stalls},
+    rig::{RUN, Rig, is_closed, is_open, stalls},
     world::{PATIENCE, World, tests},
 };
 
 tests! {
     Guarded: terminating_namespace_is_named_by_its_runs,
     Guarded: listed_namespace_limits_the_controllers_rights,
+    Guarded: run_outlives_no_namespace_that_took_the_rights_away,
 }
 
 /// A run from creation to deletion, by a controller with the chart's rights for listed namespaces.
@@ -82,6 +86,11 @@ async fn listed_namespace_limits_the_controllers_rights(world: World) -> Result<
                 "{verb} {what} elsewhere"
             );
         }
+        // For finalizers of a namespace that went with its rights.
+        for what in ["terraformruns.pawl.run", "terraformlayers.pawl.run"] {
+            ensure!(may("patch", what, &["-n", &elsewhere])?, "patch {what}");
+            ensure!(!may("create", what, &["-n", &elsewhere])?, "create {what}");
+        }
         for what in [
             "nodes",
             "namespaces",
@@ -92,6 +101,44 @@ async fn listed_namespace_limits_the_controllers_rights(world: World) -> Result<
         }
     }
     Ok(())
+}
+
+/// The RoleBinding of a listed namespace is deleted with the namespace, here before the run. The test plays the namespace controller.
+async fn run_outlives_no_namespace_that_took_the_rights_away(world: World) -> Result<()> {
+    let rig = Rig::narrow(world).await?;
+    rig.create(&json!({})).await?;
+    rig.look("opened", is_open(1)).await?;
+    rig.annotate(&json!({names::CANCEL: "now"})).await?;
+    let ended = |status: &TerraformRunStatus| status.is_terminal() && is_closed(status);
+    rig.look("canceled", ended).await?;
+    let pods = rig.pods();
+    for pod in pods.list(&ListParams::default()).await? {
+        wait::gone(&pods, &pod.name_any(), PATIENCE).await?;
+    }
+    let (namespaces, now) = (
+        Api::<Namespace>::all(rig.world.admin.clone()),
+        DeleteParams::default(),
+    );
+    namespaces.delete(&rig.namespace, &now).await?;
+    let going = namespaces.get(&rig.namespace).await?;
+    let freezes = &rig.context.cluster.freezes;
+    ensure!(freezes.show(&rig.namespace, Some(&going)), "it stays");
+    let name = format!("narrow-{}-controller", rig.namespace);
+    let bindings: Api<RoleBinding> = Api::namespaced(rig.world.admin.clone(), &rig.namespace);
+    bindings.delete(&name, &now).await?;
+    let client = rig.world.process(&name).await?;
+    let lost: Api<TerraformRun> = Api::namespaced(client, &rig.namespace);
+    wait::until("the rights are gone", PATIENCE, async || {
+        Ok(lost.get(RUN).await.is_err())
+    })
+    .await?;
+    let runs = rig.world.runs(&rig.namespace);
+    runs.delete(RUN, &now).await?;
+    wait::until("the run is gone", PATIENCE, async || {
+        let _ = rig.step().await;
+        Ok(runs.get_opt(RUN).await?.is_none())
+    })
+    .await
 }
 
 /// For one run the creation of the pod is refused; for the other the policy probe, which it needs first.

@@ -1,8 +1,11 @@
 //! Objects with outputs: what the datastore's account may write, and who may request them.
 
 use anyhow::{Result, ensure};
+use crds::{TerraformRepository, clock::ServerClock};
+use datastore::cluster::{Cluster as _, Kube};
+use harness::cluster::objects;
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
+use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::{
@@ -14,6 +17,7 @@ tests! {
     Guarded: datastore_writes_only_objects_with_outputs,
     Guarded: datastore_writes_data_of_its_own_secrets,
     Guarded: datastore_reads_no_object,
+    Guarded: datastore_lists_what_its_sweep_compares,
     Guarded: run_author_needs_create_on_output_objects,
 }
 
@@ -129,6 +133,25 @@ async fn datastore_reads_no_object(world: World) -> Result<()> {
         ]);
         scene.rows(&format!("{kind}/x"), rows).await?;
     }
+    Ok(())
+}
+
+/// Without the right to list, a sweep reads every run, and keeps what deleted repositories left.
+async fn datastore_lists_what_its_sweep_compares(world: World) -> Result<()> {
+    let namespace = world.namespace().await?;
+    let run = world.create(&namespace, "net", &json!({})).await?;
+    let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
+    let spec = json!({"url": "https://git.example.org/net"});
+    let net = json!({"metadata": {"name": "net"}, "spec": spec});
+    let repository = objects::create(&repositories, net).await?;
+    let datastore = Kube::new(
+        world.process("pawl-datastore").await?,
+        ServerClock::default(),
+    );
+    let runs = datastore.uids(&namespace).await?;
+    ensure!(runs == run.uid().into_iter().collect(), "{runs:?}");
+    let there = datastore.repositories(&namespace).await?;
+    ensure!(there == repository.uid().into_iter().collect(), "{there:?}");
     Ok(())
 }
 

@@ -123,7 +123,7 @@ impl Scene {
             private: dirs[2].path().to_owned(),
         };
         let shared = Arc::new(Shared {
-            client: world.access.impersonate(ACCOUNT, &[]).await?,
+            client: world.process("pawl-sources").await?,
             clock: ServerClock::default(),
             follow: Mutex::new(Follow::default()),
             wanted: Mutex::default(),

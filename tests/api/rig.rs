@@ -167,7 +167,7 @@ impl Rig {
         settings: ControllerSettings,
         account: &str,
     ) -> Result<Self> {
-        let client = world.controller(account).await?;
+        let client = world.process(account).await?;
         let ahead = Arc::<AtomicI64>::default();
         let by = ahead.clone();
         let clock = ServerClock::beside(move || {
@@ -344,7 +344,7 @@ impl Rig {
             "audiences": []});
         let client = self
             .world
-            .token(&self.namespace, &attempt.pod_name, &bound)
+            .token(&self.namespace, &attempt.pod_name, &bound, None)
             .await?;
         Ok(Agent {
             client,

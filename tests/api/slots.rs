@@ -45,7 +45,7 @@ impl Lab {
     async fn of(world: World, namespace: String, settings: Settings) -> Result<Self> {
         let ctx = Arc::new(Context::new(
             Cluster::new(
-                world.controller("pawl-controller").await?,
+                world.process("pawl-controller").await?,
                 settings,
                 ServerClock::default(),
             ),
@@ -54,15 +54,16 @@ impl Lab {
         let (stop, stopped) = watch::channel(false);
         let scope = Some(namespace.clone());
         let watches = Watches::new(ctx.clone());
+        let readiness = Arc::new(Readiness::awaiting(4));
         let tasks = vec![
-            tokio::spawn(watches.repositories(scope.as_deref(), stopped.clone())),
-            tokio::spawn(watches.namespaces(stopped.clone())),
+            tokio::spawn(watches.repositories(scope.as_deref(), &readiness, stopped.clone())),
+            tokio::spawn(watches.namespaces(&readiness, stopped.clone())),
             tokio::spawn(policies::watch::run(
                 ctx.cluster.clone(),
                 ctx.policies.clone(),
                 stopped.clone(),
             )),
-            tokio::spawn(watches.run(scope, &Arc::new(Readiness::awaiting(2)), stopped)),
+            tokio::spawn(watches.run(scope, &readiness, stopped)),
         ];
         Ok(Self {
             world,

@@ -147,7 +147,7 @@ struct Server {
 
 impl Server {
     async fn start(world: &World, namespace: &str) -> Result<Self> {
-        let client = world.access.impersonate(ACCOUNT, &[]).await?;
+        let client = world.process("pawl-server").await?;
         let (receiver, clock) = (
             Arc::new(Receiver::new(client.clone(), ServerClock::default())),
             ServerClock::default(),

@@ -20,6 +20,7 @@ use harness::{
         Access, ControlPlane,
         gobuild::{Toolset, all_suites},
         objects,
+        rights::ACTOR,
     },
     wait,
 };
@@ -134,15 +135,18 @@ impl World {
         // First, before any kubectl has cached discovery data.
         world.apply(foreign().to_string().as_bytes())?;
         world.established(&format!("crd/terraformruns.{FOREIGN}"))?;
+        world
+            .access
+            .kubectl(&["create", "namespace", "pawl-system"])?;
         if policies {
-            world
-                .access
-                .kubectl(&["create", "namespace", "pawl-system"])?;
             world.apply(&rendered("pawl", &["--set=server.enabled=true"])?)?;
         } else {
             for (_, text) in crds::crd::files()? {
                 world.apply(text.as_bytes())?;
             }
+            // The controller's own rights here too.
+            let rules = "templates/controller-rbac.yaml";
+            world.install("pawl", rules, "policies.install=false")?;
         }
         world.established("crd/terraformruns.pawl.run")?;
         if policies {
@@ -256,8 +260,8 @@ impl World {
         Ok(name)
     }
 
-    /// A client with the account of a controller.
-    pub(crate) async fn controller(&self, account: &str) -> Result<Client> {
+    /// A client of one of Pawl's processes, with its account.
+    pub(crate) async fn process(&self, account: &str) -> Result<Client> {
         let mut config = self.access.config().await?;
         config.auth_info.impersonate = Some(format!("system:serviceaccount:pawl-system:{account}"));
         config.auth_info.impersonate_groups = Some(vec![
@@ -385,7 +389,7 @@ impl World {
             objects::create(&accounts, json!({"metadata": {"name": account}})).await?;
             let rules = json!([
                 {"apiGroups": ["pawl.run"], "resources": ["terraformruns"], "resourceNames": [run], "verbs": ["get", "watch"]},
-                {"apiGroups": ["pawl.run"], "resources": ["terraformruns/status"], "resourceNames": [run], "verbs": ["get", "patch"]},
+                {"apiGroups": ["pawl.run"], "resources": ["terraformruns/status"], "resourceNames": [run], "verbs": ["patch"]},
             ]);
             let subject =
                 json!({"kind": "ServiceAccount", "name": account, "namespace": namespace});
@@ -397,7 +401,7 @@ impl World {
             objects::create(&Api::<Pod>::namespaced(self.admin.clone(), namespace), spec).await?;
         let uid = created.uid().context("a pod without UID")?;
         let bound = json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid}, "audiences": []});
-        let client = self.token(namespace, account, &bound).await?;
+        let client = self.token(namespace, account, &bound, Some(ACTOR)).await?;
         Ok(Agent {
             client,
             uid,
@@ -422,6 +426,7 @@ impl World {
         namespace: &str,
         account: &str,
         spec: &Value,
+        agent: Option<&str>,
     ) -> Result<Client> {
         let groups = ["system:nodes", "system:masters"];
         let kubelet = self.access.impersonate("kubelet", &groups).await?;
@@ -431,7 +436,7 @@ impl World {
             .create_token_request(account, &PostParams::default(), &request)
             .await?;
         self.access
-            .client_for_token(&answer.status.context("no token")?.token)
+            .client_for_token(&answer.status.context("no token")?.token, agent)
             .await
     }
 }

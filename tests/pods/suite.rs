@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use crds::TerraformRunStatus;
-use harness::cluster::{Audit, Cluster, chart::Values, gobuild::all_suites, objects};
+use harness::cluster::{Audit, Cluster, chart::Values, gobuild::all_suites, objects, rights::Log};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Client;
 use ledger::Entry;
@@ -56,6 +56,8 @@ pub(crate) fn left_out() -> Option<&'static str> {
 pub(crate) struct Suite {
     pub(crate) cluster: Cluster,
     pub(crate) client: Client,
+    /// The requests of this run.
+    pub(crate) audit: Log,
     pub(crate) git: GitServer,
     pub(crate) state: StateServer,
     pub(crate) objects: ObjectServer,
@@ -102,6 +104,7 @@ impl Suite {
         // The two parts of the suite have a cluster each: tests that remove the API server, the policies or Pawl itself cannot run with
         // others.
         let cluster = Cluster::up(name, Audit::Objects).await?;
+        let audit = Log::begin(&cluster);
         let files = tempfile::tempdir()?;
         let releases = Releases::start(&cluster, files.path()).await?;
         // A cluster from an earlier run has its namespaces.
@@ -124,6 +127,7 @@ impl Suite {
         let objects = ObjectServer::start(host).await?;
         Ok(Self {
             client: cluster.client().await?,
+            audit,
             cluster,
             git,
             state,

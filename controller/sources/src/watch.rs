@@ -107,7 +107,7 @@ impl<B: Snapshots + 'static> Workers<B> {
     /// Takes note of a cache that has filled.
     fn filled<K>(&self) -> Arc<dyn Index<K>> {
         let metrics = self.shared.metrics.clone();
-        first(false, move || metrics.readiness.filled())
+        first(move || metrics.readiness.filled())
     }
 
     /// Wakes a repository's worker; starts one if there is none.

@@ -1,8 +1,9 @@
 //! Frozen namespaces: an annotation on a namespace, or a chart value, prevents anything new from starting; work in
-//! progress continues. Everything that starts work checks here first.
+//! progress continues. Everything that starts work checks here first. The same watch shows which namespaces are being
+//! deleted.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fmt,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -47,11 +48,17 @@ impl Frozen {
     }
 }
 
-/// The frozen namespaces, from a watch.
+/// The namespaces that are frozen or being deleted, from a watch.
 #[derive(Debug)]
 pub struct Freezes {
     whole: bool,
-    namespaces: Mutex<BTreeSet<Box<str>>>,
+    marked: Mutex<BTreeMap<Box<str>, Mark>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Mark {
+    frozen: bool,
+    goes: bool,
 }
 
 impl Freezes {
@@ -59,7 +66,7 @@ impl Freezes {
     pub fn new(whole: bool) -> Self {
         Self {
             whole,
-            namespaces: Mutex::default(),
+            marked: Mutex::default(),
         }
     }
 
@@ -68,26 +75,42 @@ impl Freezes {
         if self.whole {
             return Some(Frozen::Whole);
         }
-        self.lock()
-            .contains(namespace)
+        self.mark(namespace)
+            .frozen
             .then(|| Frozen::Namespace(namespace.to_owned()))
     }
 
-    /// Records a namespace as the watch shows it; `None`: it was deleted. Returns whether it was frozen or unfrozen.
-    pub fn show(&self, name: &str, namespace: Option<&impl ResourceExt>) -> bool {
-        let value = namespace.and_then(|namespace| namespace.annotations().get(names::FREEZE));
-        if value.is_some_and(|value| value == "true") {
-            self.lock().insert(name.into())
-        } else {
-            self.lock().remove(name)
-        }
+    /// Whether the watch has shown that the namespace is being deleted. A namespace that it has not shown counts as
+    /// one that stays.
+    pub fn goes(&self, namespace: &str) -> bool {
+        self.mark(namespace).goes
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<Box<str>>> {
+    /// Records a namespace as the watch shows it; `None`: it was deleted. Returns whether anything changed.
+    pub fn show(&self, name: &str, namespace: Option<&impl ResourceExt>) -> bool {
+        let mark = namespace.map_or_else(Mark::default, |namespace| Mark {
+            frozen: namespace
+                .annotations()
+                .get(names::FREEZE)
+                .is_some_and(|value| value == "true"),
+            goes: namespace.meta().deletion_timestamp.is_some(),
+        });
+        let mut marked = self.lock();
+        let before = if mark == Mark::default() {
+            marked.remove(name)
+        } else {
+            marked.insert(name.into(), mark)
+        };
+        before.unwrap_or_default() != mark
+    }
+
+    fn mark(&self, namespace: &str) -> Mark {
+        self.lock().get(namespace).copied().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Mark>> {
         // Consistent between any two events, so a poisoned lock still holds a valid value.
-        self.namespaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.marked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,6 +143,23 @@ mod tests {
             "and one that is made again begins anew"
         );
         assert_eq!(freezes.of("b"), None);
+    }
+
+    #[test]
+    fn namespace_goes_from_its_deletion_until_it_is_gone() {
+        let freezes = Freezes::new(false);
+        let mut namespace = Namespace::default();
+        assert!(!freezes.show("a", Some(&namespace)) && !freezes.goes("a"));
+        namespace
+            .annotations_mut()
+            .insert(names::FREEZE.into(), "true".into());
+        assert!(freezes.show("a", Some(&namespace)) && !freezes.goes("a"));
+        namespace.metadata.deletion_timestamp = Some(
+            k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH),
+        );
+        assert!(freezes.show("a", Some(&namespace)) && freezes.goes("a"));
+        assert!(!freezes.show("a", Some(&namespace)) && !freezes.goes("b"));
+        assert!(freezes.show("a", None::<&Namespace>) && !freezes.goes("a"));
     }
 
     #[test]

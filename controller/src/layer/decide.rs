@@ -18,12 +18,20 @@ use super::{
     status, triggers,
 };
 
-/// Decides what to do now. A layer with an enum value of a newer version is left to the newer version.
+/// Decides what to do now. A layer with an enum value of a newer version is left to the newer version, unless its namespace is being
+/// deleted: a layer retains no namespace.
 pub fn decide(o: &Observed, now: Timestamp) -> Decision {
     let untouched = || Decision {
         status: o.status(),
         ..Decision::default()
     };
+    // First, so that nothing else retains the namespace: no hold of the layer, no read, no value of a newer version.
+    if o.namespace == Namespace::Goes && o.is_held() {
+        return Decision {
+            actions: vec![Action::RemoveFinalizer],
+            ..untouched()
+        };
+    }
     if has_newer_word(&o.layer) || o.is_deleted() && !o.is_held() {
         return untouched();
     }
@@ -96,7 +104,7 @@ fn living(s: &Situation<'_>, now: Timestamp) -> Next {
     let o = s.o;
     let destroys = o.layer.spec.deletion_policy == DeletionPolicy::Destroy;
     let mut next = work(s, now);
-    if destroys && !o.is_held() {
+    if destroys && !o.is_held() && o.namespace != Namespace::Goes {
         // Before anything is created that would have to be destroyed.
         next.actions.insert(0, Action::AddFinalizer);
     } else if !destroys && o.is_held() {

@@ -11,7 +11,6 @@ use crds::{
 use super::{
     decision::Action,
     next::{Next, approval_of, plan_command, resumes, supersede},
-    observed::Namespace,
     run_summary::RunSummary,
     situation::{self, Situation},
     template::Effective,
@@ -30,8 +29,7 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
             Some(RunResult::Destroyed | RunResult::NoChanges)
         )
     });
-    let orphaned = s.o.layer.spec.deletion_policy != DeletionPolicy::Destroy
-        || s.o.namespace == Namespace::Goes;
+    let orphaned = s.o.layer.spec.deletion_policy != DeletionPolicy::Destroy;
     // The resources of an older layer are not this one's to destroy.
     let foreign = s.o.owner.is_some();
     if destroyed || orphaned || foreign {

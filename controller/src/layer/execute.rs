@@ -1,9 +1,8 @@
 //! Carries out decisions.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Namespace as CoreNamespace;
 use kube::{
-    Api, Resource as _, ResourceExt as _,
+    Api, ResourceExt as _,
     api::{ApiResource, DynamicObject, Patch},
 };
 use serde_json::{Map, Value, json};
@@ -298,26 +297,6 @@ fn refused(uid: &str, run: &NewRun, text: &str, ctx: &Context) -> Done {
     });
     tracing::warn!(run = run.name, why = refused.text, "the run is refused");
     Done::Refused(refused)
-}
-
-/// Whether the layer's namespace is being deleted. Without the right to read namespaces this is unknown, and the API server refuses the run
-/// later.
-pub(super) async fn namespace_goes(layer: &TerraformLayer, ctx: &Context) -> Result<bool, Error> {
-    let api: Api<CoreNamespace> = Api::all(ctx.cluster.client.clone());
-    match ctx
-        .cluster
-        .call_opt(
-            "read namespace",
-            api.get_metadata(&layer.namespace().unwrap_or_default()),
-        )
-        .await
-    {
-        Ok(namespace) => {
-            Ok(namespace.is_none_or(|namespace| namespace.meta().deletion_timestamp.is_some()))
-        }
-        Err(error) if error.kind() == ErrorKind::Forbidden => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// Reads the run live, past a stale cache.

@@ -62,10 +62,17 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
         return Ok(Some(CACHE_LAG));
     }
     let (repository, runs) = ctx.layers.of(&layer);
-    if let Some((run, is_recent)) = notes.awaits(
+    let (freezes, own) = (&ctx.cluster.freezes, layer.namespace().unwrap_or_default());
+    let namespace = if freezes.goes(&own) {
+        Namespace::Goes
+    } else {
+        freezes.of(&own).map_or(Namespace::Stays, Namespace::Frozen)
+    };
+    let awaited = notes.awaits(
         |run| runs.iter().any(|there| *there.name == *run),
         ctx.cluster.now(),
-    ) {
+    );
+    if let Some((run, is_recent)) = awaited.filter(|_| namespace != Namespace::Goes) {
         // Its event wakes the layer.
         if is_recent || execute::is_there(&layer, run, ctx).await? {
             return Ok(Some(if is_recent {
@@ -83,18 +90,11 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
         repository,
         runs,
         owner: ctx.layers.owner(&layer),
-        namespace: ctx
-            .cluster
-            .freezes
-            .of(&layer.namespace().unwrap_or_default())
-            .map_or(Namespace::Stays, Namespace::Frozen),
+        namespace,
         started: ctx.started,
         refused: notes.refused.clone().map(|(refused, _)| refused),
         changes: None,
     };
-    if seen.is_deleted() && seen.is_held() && execute::namespace_goes(&layer, ctx).await? {
-        seen.namespace = Namespace::Goes;
-    }
     for _ in 0..MAX_STEPS {
         let decision = decide(&seen, ctx.cluster.now());
         if let [Action::Read { run }] = decision.actions.as_slice() {

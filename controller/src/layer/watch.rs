@@ -30,7 +30,7 @@ pub fn indexes(ctx: &Arc<Context>, store: &Arc<Store<TerraformLayer>>) -> Indexe
             ctx: ctx.clone(),
             store: store.clone(),
         }),
-        ctx.layers.listings.add(false),
+        ctx.layers.listings.add(),
     ]
 }
 

@@ -73,6 +73,7 @@ fn judge(what: &str, policy: &str, error: Error) -> Result<Result<(), String>, E
         ErrorKind::Conflict
         | ErrorKind::AlreadyExists
         | ErrorKind::NotFound
+        | ErrorKind::Unauthenticated
         | ErrorKind::Throttled
         | ErrorKind::Server
         | ErrorKind::Timeout
@@ -138,16 +139,20 @@ mod tests {
 
     #[test]
     fn terminating_namespace_is_not_a_missing_policy() {
-        let going = |cause: &str| -> Error {
-            let details = serde_json::json!({"causes": [{"reason": cause, "message": "m", "field": "metadata.namespace"}]});
-            let message =
-                "unable to create new content in namespace team because it is being terminated";
-            let status = serde_json::json!({"code": 403, "reason": "Forbidden", "message": message, "details": details});
+        let of_status = |status: serde_json::Value| -> Error {
             CallError::Refused {
                 what: "test",
                 status: serde_json::from_value(status).unwrap(),
             }
             .into()
+        };
+        let going = |cause: &str| {
+            let details = serde_json::json!({"causes": [{"reason": cause, "message": "m", "field": "metadata.namespace"}]});
+            let message =
+                "unable to create new content in namespace team because it is being terminated";
+            of_status(
+                serde_json::json!({"code": 403, "reason": "Forbidden", "message": message, "details": details}),
+            )
         };
         let of = |error| {
             lack("team", "pawl-approval", error)
@@ -160,11 +165,18 @@ mod tests {
             reason::NAMESPACE_TERMINATING
         );
         assert_eq!(of(going("Other")), reason::POLICY_MISSING);
+        let gone = |kind: &str| {
+            of_status(
+                serde_json::json!({"code": 404, "reason": "NotFound", "details": {"kind": kind, "name": "team"}}),
+            )
+        };
+        assert!(gone("namespaces").is_of_terminating_namespace());
+        assert!(!gone("terraformruns").is_of_terminating_namespace());
     }
 
     #[test]
     fn probe_error_neither_proves_nor_refutes() {
-        for code in [404, 409, 429, 500, 503] {
+        for code in [401, 404, 409, 429, 500, 503] {
             assert!(
                 judge(
                     "a",

@@ -101,7 +101,7 @@ pub fn account(run: &TerraformRun, attempt: &Attempt) -> Account {
             metadata: metadata.clone(),
             rules: Some(vec![
                 rule("terraformruns", &["get", "watch"]),
-                rule("terraformruns/status", &["get", "patch"]),
+                rule("terraformruns/status", &["patch"]),
             ]),
         },
         binding: RoleBinding {

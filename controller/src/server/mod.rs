@@ -127,7 +127,7 @@ pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces:
     for scope in scopes(namespaces) {
         let repositories = &receiver.repositories;
         let indexes: Indexes<TerraformRepository> =
-            vec![repositories.clone(), repositories.listings.add(false)];
+            vec![repositories.clone(), repositories.listings.add()];
         let api: Api<DeserializeGuard<TerraformRepository>> = scoped(client, scope.as_deref());
         tokio::spawn(follow("repositories", api, Config::default(), indexes));
     }

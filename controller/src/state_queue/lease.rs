@@ -224,13 +224,16 @@ async fn pass_over(run: &TerraformRun, ctx: &Cluster) -> Result<bool, Error> {
 /// Deletes the Leases that name the run with this UID, which is about to be deleted.
 ///
 /// # Errors
-/// When a call fails. Without the right to leases there is nothing to delete.
+/// When a call fails. Without the right to leases they stay: the next run that wants the state reads that this holder is gone.
 pub async fn remove(run_uid: &str, ctx: &Cluster) -> Result<(), Error> {
     let api = api(ctx);
     let of_run = ListParams::default().labels(&format!("{}={run_uid}", names::LABEL_RUN_UID));
     let found = match ctx.call("list leases", api.list(&of_run)).await {
         Ok(found) => found,
-        Err(error) if error.kind() == ErrorKind::Forbidden => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::Forbidden => {
+            tracing::warn!(%error, run_uid, "the leases of a deleted run are not deleted; the chart's Role has the right");
+            return Ok(());
+        }
         Err(error) => return Err(error),
     };
     for lease in found {

@@ -58,8 +58,8 @@ impl Watches {
             ctx.newer_plans.clone(),
             Arc::new(cache),
             Arc::new(LeftPods(ctx.clone())),
-            ctx.cluster.listings.add(false),
-            layers.listings.add(false),
+            ctx.cluster.listings.add(),
+            layers.listings.add(),
         ]
     }
 
@@ -69,7 +69,7 @@ impl Watches {
             ctx: self.runs.clone(),
             runs: runs.clone(),
         };
-        vec![Arc::new(pods), self.runs.cluster.listings.add(false)]
+        vec![Arc::new(pods), self.runs.cluster.listings.add()]
     }
 
     /// The indexes of repositories. From the call on, runs and layers wait for the first listing.
@@ -78,15 +78,15 @@ impl Watches {
         vec![
             layers.clone(),
             ctx.slots.clone(),
-            layers.listings.add(false),
-            ctx.cluster.listings.add(true),
+            layers.listings.add(),
+            ctx.cluster.listings.add(),
         ]
     }
 
     /// The indexes of namespaces. From the call on, nothing starts before the first listing.
     pub fn of_namespaces(&self) -> Indexes<PartialObjectMeta<Namespace>> {
         let listings = [&self.runs.cluster.listings, &self.layers.layers.listings];
-        let [runs, layers] = listings.map(|listings| listings.add(true));
+        let [runs, layers] = listings.map(|listings| listings.add());
         vec![
             Arc::new(Namespaces {
                 runs: self.runs.clone(),
@@ -152,40 +152,38 @@ impl Watches {
     pub fn repositories(
         &self,
         scope: Option<&str>,
+        readiness: &Arc<Readiness>,
         stop: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let api: Api<DeserializeGuard<TerraformRepository>> = self.runs.cluster.scoped(scope);
+        let mut indexes = self.of_repositories();
+        indexes.push(filled(readiness));
         until(
             stop,
-            follow(
-                "repositories",
-                api,
-                Config::default(),
-                self.of_repositories(),
-            ),
+            follow("repositories", api, Config::default(), indexes),
         )
     }
 
     /// Watches namespaces until `stop`.
     pub fn namespaces(
         &self,
+        readiness: &Arc<Readiness>,
         stop: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let api: Api<PartialObjectMeta<Namespace>> = Api::all(self.runs.cluster.client.clone());
-        until(
-            stop,
-            follow("namespaces", api, Config::default(), self.of_namespaces()),
-        )
+        let mut indexes = self.of_namespaces();
+        indexes.push(filled(readiness));
+        until(stop, follow("namespaces", api, Config::default(), indexes))
     }
 }
 
 /// Takes note of a cache that has filled.
 fn filled<K>(readiness: &Arc<Readiness>) -> Arc<dyn Index<K>> {
     let readiness = readiness.clone();
-    first(false, move || readiness.filled())
+    first(move || readiness.filled())
 }
 
-/// Fills the freezes, and wakes the runs and layers of a namespace that was frozen or unfrozen.
+/// Fills the freezes, and wakes the runs and layers of a namespace that was frozen, unfrozen or deleted.
 struct Namespaces {
     runs: Arc<run::Context>,
     layers: Arc<Layers>,

@@ -61,8 +61,6 @@ pub trait Index<K>: Send + Sync {
     fn delete(&self, key: &Key);
     /// A listing has ended. What it did not show has been deleted.
     fn reset(&self) {}
-    /// A watch may not list the kind, or the API server does not serve it.
-    fn refused(&self) {}
 }
 
 impl<K, I: Index<K> + ?Sized> Index<K> for Arc<I> {
@@ -76,10 +74,6 @@ impl<K, I: Index<K> + ?Sized> Index<K> for Arc<I> {
 
     fn reset(&self) {
         (**self).reset();
-    }
-
-    fn refused(&self) {
-        (**self).refused();
     }
 }
 
@@ -102,12 +96,6 @@ impl<K> Index<K> for Indexes<K> {
     fn reset(&self) {
         for index in self {
             index.reset();
-        }
-    }
-
-    fn refused(&self) {
-        for index in self {
-            index.refused();
         }
     }
 }
@@ -230,18 +218,10 @@ where
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => feed.event(&event, &index),
-            Err(error) => {
-                tracing::warn!(what, %error, "a watch failed; it restarts");
-                if is_refused(&error) {
-                    index.refused();
-                }
-            }
+            // An error shows nothing, that of a lacking right included: the first listing is still awaited.
+            Err(error) => tracing::warn!(what, %error, "a watch failed; it restarts"),
         }
     }
-}
-
-fn is_refused(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if matches!(status.code, 401 | 403 | 404))
 }
 
 /// Backoff of a failing watch. A process that starts before its rights or its CRDs are installed must not wait for a
@@ -266,12 +246,11 @@ impl Default for Listings {
 }
 
 impl Listings {
-    /// Awaits the first listing of one more watch: the last of the indexes that it fills. With `or_refused`, a watch
-    /// without the right to list is not awaited.
-    pub fn add<K>(&self, or_refused: bool) -> Arc<dyn Index<K>> {
+    /// Awaits the first listing of one more watch: the last of the indexes that it fills.
+    pub fn add<K>(&self) -> Arc<dyn Index<K>> {
         self.0.send_modify(|unlisted| *unlisted += 1);
         let unlisted = self.0.clone();
-        first(or_refused, move || {
+        first(move || {
             unlisted.send_modify(|unlisted| *unlisted -= 1);
         })
     }
@@ -288,18 +267,12 @@ impl Listings {
     }
 }
 
-/// Calls `then` after the first listing of a watch, or, with `or_refused`, when the watch may not list.
-pub fn first<K>(or_refused: bool, then: impl FnOnce() + Send + 'static) -> Arc<dyn Index<K>> {
-    Arc::new(First {
-        or_refused,
-        then: Mutex::new(Some(Box::new(then))),
-    })
+/// Calls `then` after the first listing of a watch.
+pub fn first<K>(then: impl FnOnce() + Send + 'static) -> Arc<dyn Index<K>> {
+    Arc::new(First(Mutex::new(Some(Box::new(then)))))
 }
 
-struct First {
-    or_refused: bool,
-    then: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
+struct First(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl<K> Index<K> for First {
     fn apply(&self, _: &Key, _: &K) {}
@@ -307,19 +280,9 @@ impl<K> Index<K> for First {
     fn delete(&self, _: &Key) {}
 
     fn reset(&self) {
-        let then = self
-            .then
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let then = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(then) = then {
             then();
-        }
-    }
-
-    fn refused(&self) {
-        if self.or_refused {
-            Index::<K>::reset(self);
         }
     }
 }
@@ -421,18 +384,15 @@ mod tests {
     }
 
     #[test]
-    fn ready_when_every_watch_has_listed_or_may_not_list() {
+    fn ready_when_every_watch_has_listed() {
         let listings = Listings::default();
         assert!(listings.ready().now_or_never().is_some(), "without a watch");
-        let [one, other, may_not] =
-            [false, false, true].map(|or_refused| listings.add::<ConfigMap>(or_refused));
+        let [one, other] = [(); 2].map(|()| listings.add::<ConfigMap>());
         let list = |index: &Arc<dyn Index<ConfigMap>>| {
             Feed::default().event::<ConfigMap, ConfigMap>(&Event::InitDone, index);
         };
         list(&one);
         list(&one);
-        may_not.refused();
-        other.refused();
         assert!(!listings.is_ready() && listings.ready().now_or_never().is_none());
         list(&other);
         assert!(listings.is_ready() && listings.ready().now_or_never().is_some());

@@ -108,7 +108,11 @@ impl KubeApi {
 
     fn error(&self, error: &kube::Error) -> ApiError {
         let code = match error {
-            kube::Error::Api(status) => Some(status.code),
+            // While the API server does not serve a kind yet, for example after a restart, it answers 404 without this reason to every
+            // request; that tells nothing about the run.
+            kube::Error::Api(status) => {
+                Some(status.code).filter(|code| *code != 404 || status.reason == "NotFound")
+            }
             _ => None,
         };
         let noted = || *guard(&self.after);
@@ -218,6 +222,14 @@ mod tests {
         assert_eq!(refused(long).await.wait(false), ApiError::LONGEST_WAIT);
         let other = "HTTP/1.1 409 Conflict\r\nRetry-After: 7\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         assert_eq!(refused(other).await.after, None);
+    }
+
+    #[tokio::test]
+    async fn only_reason_not_found_counts_as_missing() {
+        let unserved = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 18\r\nConnection: close\r\n\r\n404 page not found";
+        assert_eq!(refused(unserved).await.code, None);
+        let gone = "HTTP/1.1 404 Not Found\r\nContent-Length: 84\r\nConnection: close\r\n\r\n{\"kind\":\"Status\",\"status\":\"Failure\",\"reason\":\"NotFound\",\"message\":\"gone\",\"code\":404}";
+        assert_eq!(refused(gone).await.code, Some(404));
     }
 
     #[tokio::test]

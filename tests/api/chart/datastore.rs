@@ -59,7 +59,7 @@ async fn datastore_is_restricted_and_requests_little(_: World) -> Result<()> {
     let mut secrets = rule("", "secrets", "get patch");
     secrets["resourceNames"] = json!(["pawl-datastore-keyring", "pawl-datastore-certificate"]);
     let reads = [
-        rule("pawl.run", "terraformruns", "get"),
+        rule("pawl.run", "terraformruns", "get list"),
         rule("pawl.run", "terraformrepositories", "get list"),
         rule("", "namespaces", "get"),
     ];

@@ -22,7 +22,7 @@ use super::{
     kinds::Record,
     shelf::{self, Shelf},
 };
-use harness::cluster::{Audit, Cluster, NAMESPACE, chart::Values, objects, victims};
+use harness::cluster::{Audit, Cluster, NAMESPACE, chart::Values, objects, rights::Log, victims};
 use harness::wait;
 pub(super) use played::patch::merge;
 use servers::{proxy::Proxy, state::StateServer};
@@ -36,6 +36,8 @@ pub(super) const FLAG: &str = "--endpoint-reconciler-type=none";
 pub(super) struct Lab {
     pub(super) cluster: Cluster,
     pub(super) client: Client,
+    /// The requests of this loop.
+    pub(super) audit: Log,
     pub(super) state: StateServer,
     pub(super) proxy: Proxy,
     pub(super) namespace: String,
@@ -52,6 +54,7 @@ impl Lab {
     pub(super) async fn up(seed: u64, values: &Values) -> Result<Self> {
         // The loop has its own cluster, since it kills the API server and the controllers, and the checker reads the whole audit log.
         let cluster = Cluster::up(CLUSTER, Audit::Objects).await?;
+        let audit = Log::begin(&cluster);
         let mut config = cluster.config().await?;
         // A killed API server may leave a request or a watch without an end.
         config.read_timeout = Some(Duration::from_secs(30));
@@ -89,6 +92,7 @@ impl Lab {
         Ok(Self {
             cluster,
             client,
+            audit,
             state,
             proxy,
             namespace,

@@ -17,10 +17,10 @@ use clap::Args;
 
 use crate::{
     budgets::{self, Times},
-    cache::Cache,
+    cache::{self, Cache},
     command::{self, Executable},
     count::Count,
-    crates, root,
+    crates, rights, root,
     stage::{End, Outcome, Stage, run_all},
 };
 
@@ -48,11 +48,14 @@ const KILLS: Duration = Duration::from_secs(180);
 pub fn run(options: &Options) -> Result<ExitCode> {
     let logs = Cache::open()?.path("ci-logs");
     fs::create_dir_all(&logs)?;
+    let rights = logs.join("rights");
+    cache::remove(&rights)?;
     let started = Instant::now();
     let built = OnceLock::new();
     let plan = Plan {
         options,
         built: &built,
+        rights: &rights,
     };
     let outcomes = run_all(plan.wanted()?, &logs);
     // A filtered run is no measurement of a stage.
@@ -69,6 +72,8 @@ struct Plan<'a> {
     options: &'a Options,
     /// The output of the stage `build`.
     built: &'a OnceLock<Built>,
+    /// Where suites leave which rights were used.
+    rights: &'a Path,
 }
 
 struct Built {
@@ -173,6 +178,12 @@ impl<'a> Plan<'a> {
             low("followed").after("fetched"),
             Stage::new("units", &["build"], units).after("sim"),
         ];
+        // A filtered suite does not use all rights.
+        if self.options.tests.is_none() {
+            let suites = &["pods", "pods alone", "kills", "api"];
+            stages
+                .push(Stage::new("rights", suites, Vec::new).then(|_| rights::judge(self.rights)));
+        }
         let clippy = move || {
             vec![lowly(
                 cargo(&["clippy"], &all).args(["--", "-D", "warnings"]),

@@ -15,6 +15,7 @@ mod lines;
 pub mod packages;
 pub mod processor;
 pub mod report;
+mod rights;
 mod stage;
 
 use std::path::Path;

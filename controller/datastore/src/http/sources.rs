@@ -127,12 +127,9 @@ pub async fn of_run(service: &Service, run: &RunView) -> Result<Response, Proble
     let (name, revision) = (&source.name, &source.revision);
     let namespace = source.namespace.as_ref().unwrap_or(&run.namespace);
     let is_own = *namespace == run.namespace;
-    let repository = match service.cluster.repository(namespace, name).await {
-        Ok(repository) => repository,
-        // The datastore lacks rights in that namespace, so treat the repository as not allowing the run.
-        Err(error) if error.code() == 403 && !is_own => None,
-        Err(error) => return Err(unavailable("the API server", &error)),
-    };
+    let repository = service.cluster.repository(namespace, name).await;
+    // A lacking right in that namespace is no answer about the repository either.
+    let repository = repository.map_err(|error| unavailable("the API server", &error))?;
     let Some(repository) = repository.filter(|repository| repository.admits(&run.namespace)) else {
         return Err(if is_own {
             problem(

@@ -6,6 +6,8 @@ use axum::{body::Body, http::Request};
 use futures::{Stream, StreamExt as _};
 use serde_json::json;
 
+use crds::datastore::LOG_PHASES;
+
 use super::{Lab, view};
 use crate::{
     cluster::RunView,
@@ -297,6 +299,28 @@ async fn follower_without_phase_reads_all_phases_to_the_run_end() {
     lab.cluster.set(RunView {
         terminal: true,
         ..view(2, false)
+    });
+    ends(&mut body).await;
+}
+
+#[tokio::test]
+async fn follower_survives_an_outage_of_the_api_server() {
+    let lab = Lab::new();
+    let mut body = follow(&lab, "").await;
+    for phase in LOG_PHASES {
+        let ended = format!("PUT log/{phase}?offset=0&end=true");
+        lab.asks("pod-1", &[(&ended, b"x\n", "200")]).await;
+        hears(&mut body, &format!("--- attempt 1, {phase} ---\nx\n")).await;
+    }
+    // Longer than a read of the run is cached.
+    lab.cluster.down.store(true, Ordering::Relaxed);
+    waits(&mut body).await;
+    waits(&mut body).await;
+    lab.cluster.down.store(false, Ordering::Relaxed);
+    waits(&mut body).await;
+    lab.cluster.set(RunView {
+        terminal: true,
+        ..view(1, false)
     });
     ends(&mut body).await;
 }

@@ -93,13 +93,69 @@ fn dry_or_suspended_layer_waits_to_destroy() {
     assert_eq!(world.made.len(), 2);
 }
 
+type Change = fn(&mut World);
+
+/// Each hold retains a deleted layer, and none retains its namespace.
+#[test]
+fn layer_of_a_deleted_namespace_is_released_despite_a_hold() {
+    let holds: [(&str, Change); 9] = [
+        ("the repository is gone", |world| world.repository = None),
+        ("the repository admits no layer of its namespace", |world| {
+            let repository = world.repository.as_mut().unwrap();
+            repository.metadata.namespace = Some("other".into());
+            world.change(&json!({"spec": {"repository": {"namespace": "other"}}}));
+        }),
+        ("nothing is destroyed by itself", |world| {
+            world.change(&json!({"spec": {"remediation": {"onDelete": "Dry"}}}));
+        }),
+        ("it is suspended", |world| {
+            world.change(&json!({"spec": {"suspend": true}}));
+        }),
+        ("it was frozen", |world| {
+            let frozen = crate::cluster::freeze::Frozen::Namespace("team".into());
+            world.namespace = Namespace::Frozen(frozen);
+        }),
+        ("its author is unverified", |world| {
+            world.annotate(names::UNVERIFIED, "why");
+        }),
+        ("its destroy waits for an approval", |world| {
+            delete(world);
+            world.planned();
+        }),
+        ("its destroy was denied", |world| {
+            delete(world);
+            world.planned().ends(RunResult::Rejected);
+        }),
+        ("a newer version wrote it", |world| {
+            world.change(&json!({"spec": {"deletionPolicy": "Later"}}));
+        }),
+    ];
+    for (why, hold) in holds {
+        let mut world = destroying("Manual");
+        hold(&mut world);
+        delete(&mut world);
+        let (finalizers, made) = (world.layer.finalizers().len(), world.made.len());
+        assert_eq!(finalizers, 1, "{why}");
+        world.namespace = Namespace::Goes;
+        world.settle();
+        assert!(world.layer.finalizers().is_empty(), "{why}");
+        assert_eq!(world.made.len(), made, "{why}");
+    }
+}
+
+#[test]
+fn layer_in_a_deleted_namespace_is_not_held_again() {
+    let mut world = destroying("Automatic");
+    world.namespace = Namespace::Goes;
+    world.settle();
+    assert!(world.layer.finalizers().is_empty(), "before its deletion");
+    world.pushed(2, "b").settle();
+    assert!(world.layer.finalizers().is_empty() && world.made.len() == 1);
+}
+
 #[test]
 fn layer_that_cannot_or_may_not_destroy_is_orphaned() {
-    type Change = fn(&mut World);
-    let cases: [(&str, Change); 3] = [
-        ("its namespace goes", |world| {
-            world.namespace = Namespace::Goes;
-        }),
+    let cases: [(&str, Change); 2] = [
         ("an older layer owns the state", |world| {
             world.owner = Some(("team".into(), "older".into()));
         }),

@@ -49,9 +49,9 @@ impl Shown {
         layers.wakers.add(Some("team".into()), wake);
         let mut shown = Self {
             feeds: Default::default(),
-            of_layers: vec![layers.clone(), layers.listings.add(false)],
-            of_repositories: vec![layers.clone(), layers.listings.add(false)],
-            of_runs: vec![Arc::new(Runs(layers.clone())), layers.listings.add(false)],
+            of_layers: vec![layers.clone(), layers.listings.add()],
+            of_repositories: vec![layers.clone(), layers.listings.add()],
+            of_runs: vec![Arc::new(Runs(layers.clone())), layers.listings.add()],
             layers,
             woken,
             metrics,

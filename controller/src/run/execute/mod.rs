@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     cluster::patch_params,
-    error::Error,
+    error::{Error, ErrorKind},
     gc::delete,
     slots::Slot,
     state_queue::lease::{self, Taken},
@@ -158,7 +158,16 @@ pub(super) async fn execute(
                     lease::remove(&uid, &ctx.cluster),
                     datastore::forget(&seen.run, ctx)
                 );
-                cleaned?;
+                match cleaned {
+                    // The rights of a listed namespace go with it, and so does all that would be deleted.
+                    Err(error)
+                        if error.kind() == ErrorKind::Forbidden
+                            && ctx.cluster.freezes.goes(&namespace) =>
+                    {
+                        tracing::info!(%error, "left to the deletion of the namespace");
+                    }
+                    cleaned => cleaned?,
+                }
                 leases?;
             }
             Action::RemoveFinalizer => {

@@ -248,9 +248,6 @@ pub(in crate::run) fn refusal(
     match error.kind() {
         ErrorKind::Forbidden | ErrorKind::Invalid => {
             let status = error.status()?;
-            if status.code == 401 {
-                return None;
-            }
             // The API server has no separate reason for these two.
             let says = |text: &str| status.code == 403 && status.message.contains(text);
             match account {
@@ -272,6 +269,7 @@ pub(in crate::run) fn refusal(
         ErrorKind::Conflict
         | ErrorKind::AlreadyExists
         | ErrorKind::NotFound
+        | ErrorKind::Unauthenticated
         | ErrorKind::Throttled
         | ErrorKind::Server
         | ErrorKind::Timeout

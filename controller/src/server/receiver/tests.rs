@@ -529,7 +529,7 @@ async fn unlisted_repositories_give_starting_instead_of_unknown() {
     let _unlisted = receiver
         .repositories
         .listings
-        .add::<crds::TerraformRepository>(false);
+        .add::<crds::TerraformRepository>();
     let lab = Lab {
         receiver,
         client,

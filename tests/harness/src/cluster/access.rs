@@ -5,11 +5,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use axum::http::{HeaderValue, header::USER_AGENT};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use super::command::run;
 use super::processes::{Processes, Record};
+use super::rights::ACTOR;
 use crate::wait;
 
 #[derive(Clone, Debug)]
@@ -30,8 +32,14 @@ impl Access {
         make(self.config().await?)
     }
 
-    pub async fn client_for_token(&self, token: &str) -> Result<Client> {
+    /// A client with a token. `agent` is its `User-Agent`; Pawl's processes have none.
+    pub async fn client_for_token(&self, token: &str, agent: Option<&str>) -> Result<Client> {
         let mut config = self.config().await?;
+        if let Some(agent) = agent {
+            config
+                .headers
+                .push((USER_AGENT, HeaderValue::from_str(agent)?));
+        }
         config.auth_info = kube::config::AuthInfo {
             token: Some(token.to_owned().into()),
             ..Default::default()
@@ -39,9 +47,13 @@ impl Access {
         make(config)
     }
 
-    /// A client that acts as a user in groups; the API server applies that user's rights.
+    /// A client that acts as a user in groups; the API server applies that user's rights. Its requests count as a test's, also those of
+    /// an account of Pawl.
     pub async fn impersonate(&self, user: &str, groups: &[&str]) -> Result<Client> {
         let mut config = self.config().await?;
+        config
+            .headers
+            .push((USER_AGENT, HeaderValue::from_static(ACTOR)));
         config.auth_info.impersonate = Some(user.to_owned());
         config.auth_info.impersonate_groups =
             (!groups.is_empty()).then(|| groups.iter().map(|group| (*group).to_owned()).collect());

@@ -16,6 +16,7 @@ pub mod objects;
 pub mod pki;
 pub mod processes;
 pub mod publish;
+pub mod rights;
 pub mod victims;
 mod whole;
 

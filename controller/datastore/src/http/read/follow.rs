@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use tokio::{sync::mpsc, time::Instant};
 
-use crds::datastore::{LOG_PHASES, Problem};
+use crds::datastore::{LOG_PHASES, NOT_FOUND, Problem};
 use serving::problem::corrupt;
 
 use crate::{
@@ -84,19 +84,19 @@ impl Follow {
     /// Whether there is another attempt. When following, waits until this is known.
     async fn next_attempt(&self, attempt: u32) -> Result<bool, Stop> {
         loop {
-            let run = self
+            match self
                 .service
                 .lookup
                 .recent(self.key.namespace(), &self.run)
-                .await;
-            let Some(run) = run.ok().filter(|run| run.uid == self.key.uid()) else {
-                return Ok(false);
-            };
-            if run.newest() > attempt {
-                return Ok(true);
-            }
-            if !self.follow || run.terminal {
-                return Ok(false);
+                .await
+            {
+                Ok(run) if run.uid != self.key.uid() => return Ok(false),
+                Ok(run) if run.newest() > attempt => return Ok(true),
+                Ok(run) if !self.follow || run.terminal => return Ok(false),
+                Err(problem) if problem.reason == NOT_FOUND => return Ok(false),
+                // A failing API server tells nothing about the run.
+                Err(problem) if !self.follow => return Err(problem.into()),
+                Ok(_) | Err(_) => {}
             }
             self.wait(POLL).await?;
         }
@@ -115,7 +115,7 @@ impl Follow {
             }
             Ok(_) => true,
             // A failing API server tells nothing about the run; a 404 means that it is gone.
-            Err(problem) => problem.reason == crds::datastore::NOT_FOUND,
+            Err(problem) => problem.reason == NOT_FOUND,
         }
     }
 
