@@ -14,7 +14,7 @@ use super::{
 };
 
 /// The chart's templates, each with one policy and its binding.
-const TEMPLATES: [&str; 6] = [
+const TEMPLATES: [&str; 7] = [
     include_str!("../../../charts/pawl/templates/policies/approval.yaml"),
     include_str!("../../../charts/pawl/templates/policies/attempt.yaml"),
     include_str!("../../../charts/pawl/templates/policies/creation.yaml"),
