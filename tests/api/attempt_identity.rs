@@ -115,7 +115,7 @@ impl Stage {
             .await?;
         let mut clients = BTreeMap::from([
             ("admin", world.admin.clone()),
-            ("controller", world.controller("pawl-controller").await?),
+            ("controller", world.process("pawl-controller").await?),
         ]);
         let users: [(_, _, &[_]); 8] = [
             ("tenant", "tenant", &[]),

@@ -86,7 +86,10 @@ impl Editor {
         let uid = pod.uid().context("a pod without UID")?;
         let bound = json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": self.name, "uid": uid},
             "audiences": []});
-        let client = rig.world.token(&rig.namespace, account, &bound).await?;
+        let client = rig
+            .world
+            .token(&rig.namespace, account, &bound, None)
+            .await?;
         Ok(Agent {
             client,
             uid,
