@@ -56,7 +56,7 @@ fn labels(attempt: u32) -> Value {
         names::LABEL_MANAGED_BY: names::MANAGED_BY})
 }
 
-fn pod(metadata: Value, more: &Value) -> Value {
+fn pod(metadata: &Value, more: &Value) -> Value {
     let resources = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}});
     let containers = json!([{"name": "runner", "image": "none", "resources": resources}]);
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}});
@@ -64,15 +64,15 @@ fn pod(metadata: Value, more: &Value) -> Value {
     pod
 }
 
-fn account(metadata: Value) -> Value {
+fn account(metadata: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
 }
 
-fn role(metadata: Value) -> Value {
+fn role(metadata: &Value) -> Value {
     json!({"apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": metadata, "rules": []})
 }
 
-fn binding(metadata: Value) -> Value {
+fn binding(metadata: &Value) -> Value {
     json!({"apiVersion": format!("{RBAC}/v1"), "kind": "RoleBinding", "metadata": metadata,
         "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name(1)}, "subjects": [user("eve")]})
 }
@@ -152,20 +152,20 @@ impl Stage {
         }
         let pods: Api<Pod> = Api::namespaced(world.admin.clone(), &namespace);
         // Its name has the form, except that no hash has a vowel.
-        objects::create(&pods, pod(json!({"name": "redis-cache-a1"}), &json!({}))).await?;
+        objects::create(&pods, pod(&json!({"name": "redis-cache-a1"}), &json!({}))).await?;
         let stage = Self { namespace, clients };
         let metadata =
             json!({"name": name(1), "labels": labels(1), "finalizers": [names::POD_FINALIZER]});
         let mut given = metadata.clone();
         given["finalizers"] = Value::Null;
         for (kind, object) in [
-            ("serviceaccounts", account(given.clone())),
-            ("roles", role(given.clone())),
-            ("rolebindings", binding(given)),
+            ("serviceaccounts", account(&given)),
+            ("roles", role(&given)),
+            ("rolebindings", binding(&given)),
             (
                 "pods",
                 pod(
-                    metadata,
+                    &metadata,
                     &json!({"serviceAccountName": name(1), "nodeName": "n1"}),
                 ),
             ),
@@ -238,31 +238,31 @@ async fn only_control_creates_objects_of_attempts(world: World) -> Result<()> {
     let stage = Stage::new(world).await?;
     let (next, none) = (name(2), json!({}));
     let rows = json!([
-        ["the next pod", "tenant", "POST pods", pod(json!({"name": next}), &none), "no"],
-        ["a generated name", "tenant", "POST pods", pod(json!({"generateName": "x-", "labels": labels(2)}), &none), "no"],
-        ["the finalizer", "tenant", "POST pods", pod(json!({"name": "x", "finalizers": [names::POD_FINALIZER]}), &none), "no"],
-        ["its account", "tenant", "POST pods", pod(json!({"name": "x"}), &json!({"serviceAccountName": name(1)})), "no"],
-        ["the older field", "tenant", "POST pods", pod(json!({"name": "x"}), &json!({"serviceAccount": name(1)})), "no"],
-        ["its account by a Job", "job", "POST pods", pod(json!({"name": "x"}), &json!({"serviceAccountName": name(1)})), "no"],
-        ["its labels by a Job", "job", "POST pods", pod(json!({"name": "x", "labels": labels(1)}), &none), "no"],
-        ["a pod of a Job", "job", "POST pods", pod(json!({"name": "x"}), &none), "yes"],
-        ["a pod", "tenant", "POST pods", pod(json!({"generateName": "x-", "labels": {"app": "x"}}), &none), "yes"],
-        ["the account by name", "tenant", "POST serviceaccounts", account(json!({"name": next})), "no"],
-        ["the account by label", "tenant", "POST serviceaccounts", account(json!({"name": "x", "labels": labels(2)})), "no"],
-        ["an account", "tenant", "POST serviceaccounts", account(json!({"name": "x"})), "yes"],
-        ["a Role", "chief", "POST roles", role(json!({"name": next})), "no"],
-        ["a Role by label", "chief", "POST roles", role(json!({"name": "x", "labels": labels(2)})), "no"],
-        ["another Role", "chief", "POST roles", role(json!({"name": "x"})), "yes"],
-        ["a RoleBinding, with all rights", "admin", "POST rolebindings", binding(json!({"name": next})), "yes"],
-        ["a pod, with control", "operator", "POST pods", pod(json!({"name": next}), &none), "yes"],
+        ["the next pod", "tenant", "POST pods", pod(&json!({"name": next}), &none), "no"],
+        ["a generated name", "tenant", "POST pods", pod(&json!({"generateName": "x-", "labels": labels(2)}), &none), "no"],
+        ["the finalizer", "tenant", "POST pods", pod(&json!({"name": "x", "finalizers": [names::POD_FINALIZER]}), &none), "no"],
+        ["its account", "tenant", "POST pods", pod(&json!({"name": "x"}), &json!({"serviceAccountName": name(1)})), "no"],
+        ["the older field", "tenant", "POST pods", pod(&json!({"name": "x"}), &json!({"serviceAccount": name(1)})), "no"],
+        ["its account by a Job", "job", "POST pods", pod(&json!({"name": "x"}), &json!({"serviceAccountName": name(1)})), "no"],
+        ["its labels by a Job", "job", "POST pods", pod(&json!({"name": "x", "labels": labels(1)}), &none), "no"],
+        ["a pod of a Job", "job", "POST pods", pod(&json!({"name": "x"}), &none), "yes"],
+        ["a pod", "tenant", "POST pods", pod(&json!({"generateName": "x-", "labels": {"app": "x"}}), &none), "yes"],
+        ["the account by name", "tenant", "POST serviceaccounts", account(&json!({"name": next})), "no"],
+        ["the account by label", "tenant", "POST serviceaccounts", account(&json!({"name": "x", "labels": labels(2)})), "no"],
+        ["an account", "tenant", "POST serviceaccounts", account(&json!({"name": "x"})), "yes"],
+        ["a Role", "chief", "POST roles", role(&json!({"name": next})), "no"],
+        ["a Role by label", "chief", "POST roles", role(&json!({"name": "x", "labels": labels(2)})), "no"],
+        ["another Role", "chief", "POST roles", role(&json!({"name": "x"})), "yes"],
+        ["a RoleBinding, with all rights", "admin", "POST rolebindings", binding(&json!({"name": next})), "yes"],
+        ["a pod, with control", "operator", "POST pods", pod(&json!({"name": next}), &none), "yes"],
         ["a token in a Secret", "tenant", "POST secrets", secret(&name(1)), "no"],
         ["for the next account", "tenant", "POST secrets", secret(&next), "no"],
         ["as administrator", "admin", "POST secrets", secret(&name(1)), "no"],
         ["of another account", "tenant", "POST secrets", secret("plain"), "yes"],
         ["another Secret", "tenant", "POST secrets", {"metadata": {"name": next, "labels": labels(1)}}, "yes"],
         ["the controller's pod", "controller", "POST pods",
-            pod(json!({"name": next, "labels": labels(2), "finalizers": [names::POD_FINALIZER]}), &json!({"serviceAccountName": name(1)})), "yes"],
-        ["the controller's account", "controller", "POST serviceaccounts", account(json!({"name": next, "labels": labels(2)})), "yes"],
+            pod(&json!({"name": next, "labels": labels(2), "finalizers": [names::POD_FINALIZER]}), &json!({"serviceAccountName": name(1)})), "yes"],
+        ["the controller's account", "controller", "POST serviceaccounts", account(&json!({"name": next, "labels": labels(2)})), "yes"],
     ]);
     stage.rows(rows).await?;
     let mut rows = Vec::new();
@@ -272,7 +272,7 @@ async fn only_control_creates_objects_of_attempts(world: World) -> Result<()> {
         names::LABEL_ATTEMPT,
         names::LABEL_RELEASED,
     ] {
-        let labelled = pod(json!({"name": "x", "labels": {label: "1"}}), &none);
+        let labelled = pod(&json!({"name": "x", "labels": {label: "1"}}), &none);
         rows.push(json!([label, "tenant", "POST pods", labelled, "no"]));
     }
     for similar in [
@@ -283,7 +283,7 @@ async fn only_control_creates_objects_of_attempts(world: World) -> Result<()> {
         "bcdfg-a1",
         "x-bcdfgh-a1x",
     ] {
-        let body = pod(json!({"name": similar}), &none);
+        let body = pod(&json!({"name": similar}), &none);
         rows.push(json!([
             "a similar name",
             "tenant",
@@ -301,7 +301,7 @@ async fn only_control_changes_objects_of_attempts(world: World) -> Result<()> {
     for (request, body) in [
         (
             "POST pods",
-            pod(json!({"name": name(3), "labels": labels(3)}), &gated),
+            pod(&json!({"name": name(3), "labels": labels(3)}), &gated),
         ),
         ("POST secrets", secret("plain")),
     ] {

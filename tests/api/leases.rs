@@ -20,6 +20,7 @@ tests! {
     Guarded: separate_namespaces_have_separate_leases,
     Guarded: sharing_namespaces_have_one_lease_per_state,
     Guarded: run_named_by_the_lease_does_not_deadlock,
+    Guarded: lease_made_by_others_holds_no_state,
 }
 
 /// An automatic run on a state that both namespaces reference.
@@ -70,6 +71,36 @@ async fn sharing_namespaces_have_one_lease_per_state(world: World) -> Result<()>
         waits.lease.is_none() && waits.attempt.is_none(),
         "it waits without a pod"
     );
+    Ok(())
+}
+
+/// Somebody made the Lease in the state's name beforehand, with labels of Pawl and a holder of his own choice.
+async fn lease_made_by_others_holds_no_state(world: World) -> Result<()> {
+    let first = Rig::new(world.clone()).await?;
+    let address = format!("http://state.example.com/{}", first.namespace);
+    created(&first, &address).await?;
+    let status = first
+        .look("opened with its lease", |status| status.lease.is_some())
+        .await?;
+    let key = status.lease.context("no lease")?.state_key;
+    for holder in ["", "somebody", "{namespace}/none/0b9c1a4e"] {
+        let rig = Rig::new(world.clone()).await?;
+        let holder = holder.replace("{namespace}", &rig.namespace);
+        let labels =
+            json!({names::LABEL_MANAGED_BY: names::MANAGED_BY, names::LABEL_RUN_UID: "0b9c1a4e"});
+        let foreign: Lease = serde_json::from_value(
+            json!({"metadata": {"name": names::lease_name(&rig.namespace, &key), "labels": labels},
+            "spec": {"holderIdentity": holder}}),
+        )?;
+        kube::Api::namespaced(world.admin.clone(), "pawl-system")
+            .create(&PostParams::default(), &foreign)
+            .await?;
+        created(&rig, &address).await?;
+        rig.look(&format!("opened in spite of {holder:?}"), |status| {
+            status.lease.is_some()
+        })
+        .await?;
+    }
     Ok(())
 }
 
