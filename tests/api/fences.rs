@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names, release};
-use harness::cluster::rights::ACTOR;
+use harness::cluster::access::ACTOR;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api,

@@ -18,9 +18,9 @@ use crds::{TerraformRun, names};
 use harness::{
     cluster::{
         Access, ControlPlane,
+        access::ACTOR,
         gobuild::{Toolset, all_suites},
         objects,
-        rights::ACTOR,
     },
     wait,
 };

@@ -14,7 +14,7 @@ use kube::{
 };
 use serving::health::Readiness;
 use tokio::sync::watch;
-use watching::{Index, Indexes, Key, first, follow};
+use watching::{Index, Indexes, Key, Listings, first, follow};
 
 use crate::{
     cluster::{cached::Store, watch::until},
@@ -86,7 +86,7 @@ impl Watches {
     /// The indexes of namespaces. From the call on, nothing starts before the first listing.
     pub fn of_namespaces(&self) -> Indexes<PartialObjectMeta<Namespace>> {
         let listings = [&self.runs.cluster.listings, &self.layers.layers.listings];
-        let [runs, layers] = listings.map(|listings| listings.add());
+        let [runs, layers] = listings.map(Listings::add);
         vec![
             Arc::new(Namespaces {
                 runs: self.runs.clone(),

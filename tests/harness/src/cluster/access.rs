@@ -11,8 +11,10 @@ use kube::{Client, Config};
 
 use super::command::run;
 use super::processes::{Processes, Record};
-use super::rights::ACTOR;
 use crate::wait;
+
+/// The `User-Agent` of a test that acts as one of Pawl's accounts. Pawl's own clients send none, kubectl and tools send their own.
+pub const ACTOR: &str = "actor of a test";
 
 #[derive(Clone, Debug)]
 pub struct Access {

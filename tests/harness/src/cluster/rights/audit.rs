@@ -14,9 +14,6 @@ use serde::Deserialize;
 use super::PARTS;
 use crate::cluster::{Access, NAMESPACE};
 
-/// The `User-Agent` of a test that acts as one of Pawl's accounts. Pawl's own clients send none, kubectl and tools send their own.
-pub const ACTOR: &str = "actor of a test";
-
 /// What is added to the message of a lacking right while an API server starts: it serves before it has read the roles.
 pub(super) const STARTING: &str = "an API server was starting";
 /// How long before and after its check of the built-in roles that is.

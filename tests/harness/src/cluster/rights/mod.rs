@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{NAMESPACE, cache, cache::Cache, gobuild::Toolset};
 use reasons::{REFUSALS, UNUSED};
 
-pub use audit::{ACTOR, Log};
+pub use audit::Log;
 
 /// The parts of Pawl that have an account and rules in the chart.
 pub(crate) const PARTS: [&str; 4] = ["controller", "datastore", "server", "sources"];
