@@ -58,12 +58,14 @@ async fn objects_of_another_run_are_forbidden() {
     let lab = Lab::new();
     lab.asks("pod-1", &[("PUT objects/plan", b"mine", "201")])
         .await;
-    let other = RunView {
+    let mut other = RunView {
         name: "other".into(),
         uid: "11111111-1111".into(),
         ..view(1, true)
     };
-    let own = pod(&other, 1);
+    let mut own = pod(&other, 1);
+    own.uid = "pod-of-other".into();
+    other.attempt = Some((1, Some(own.uid.clone()), true));
     let user = "system:serviceaccount:team:x".to_owned();
     lab.cluster.token(
         "other",
