@@ -135,9 +135,9 @@ impl PhaseRunner {
             }
         };
         let (checksum, parts) = checksum?;
-        // Without Landlock code could change the file after it was read.
+        // Without Landlock, code could change the file after it was read.
         if !parts.has_plan(&digest) {
-            let message = "the plan file changed while it was shown; nothing was applied";
+            let message = "the plan file changed while it was shown";
             return Err(Reason::ChecksumMismatch.failure(message));
         }
         // Kill the processes that reading the plan left, so that they cannot change files while they are stored.
@@ -394,9 +394,8 @@ fn agreed(
     facts.applyable = facts.applyable.or(printed.applyable);
     match own.clone().contradicted_by(printed) {
         None => Ok(facts),
-        Some((file, tool)) => Err(Reason::PlanContradicted.failure(format!(
-            "the plan file has {file}, the tool printed {tool}; nothing was applied"
-        ))),
+        Some((file, tool)) => Err(Reason::PlanContradicted
+            .failure(format!("the plan file has {file}, the tool printed {tool}"))),
     }
 }
 

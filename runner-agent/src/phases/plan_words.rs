@@ -35,7 +35,8 @@ pub(super) fn heading(tool: &str, own: Result<&PlanFacts, &Unread>) -> Vec<Strin
     text
 }
 
-/// The line after the tool's words if they count other changes than the plan file has.
+/// The line after the tool's words if they count other changes than the plan file has. It does not begin with `pawl: `, since a terminal
+/// shows the status in place of such lines.
 pub(super) fn contradiction(tool: &str, counts: &Changes, told: &[[u32; 3]]) -> Option<String> {
     let own = [counts.add, counts.change, counts.destroy];
     let said = match told.iter().find(|told| **told != own) {
@@ -45,7 +46,7 @@ pub(super) fn contradiction(tool: &str, counts: &Changes, told: &[[u32; 3]]) -> 
     };
     let [add, change, destroy] = own;
     Some(format!(
-        "pawl: the words of {tool} {said}, and the plan file has +{add} ~{change} -{destroy}: an apply carries out the plan file"
+        "Note: the words of {tool} {said}, and the plan file has +{add} ~{change} -{destroy}: an apply carries out the plan file"
     ))
 }
 
