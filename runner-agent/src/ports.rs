@@ -120,6 +120,8 @@ pub struct PlanReport {
     pub platform: String,
     /// Notes for people, one history line each.
     pub notes: Vec<String>,
+    /// Why the plan file could not be read. Counts and lines are then what the tool printed.
+    pub unread: Option<String>,
     /// Key of the state's lease; `None` without leases.
     pub state_key: Option<String>,
 }

@@ -23,6 +23,7 @@ use runner_agent::{
     process::{Children, Log},
     settings::Settings,
 };
+use scripted_tool::plan_file;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -45,12 +46,12 @@ init)
   eval "$INIT" ;;
 plan)
   for a in "$@"; do case $a in -out=*) out=${a#-out=} ;; esac; done
-  echo "plan of $$" > "$out"
+  LC_ALL=C sed "s/plan of a process/plan of $(printf %9d $$)/" "$PLAN_FILE" > "$out"
   echo '{"@level":"info","@message":"a.b: Plan to create","type":"planned_change"}'
   eval "$PLAN"
   exit "${PLAN_EXIT:-2}" ;;
 show)
-  if [ "$2" = -json ]; then echo "${PLAN_JSON:-$DEFAULT_JSON}"; else echo "Terraform will perform the following actions:"; fi ;;
+  if [ "$2" = -json ]; then echo "${PLAN_JSON:-$DEFAULT_JSON}"; else echo "Terraform will perform the following actions:"; echo "${PLAN_TEXT:-Plan: 1 to add, 0 to change, 0 to destroy.}"; fi ;;
 state)
   eval "$STATE" ;;
 apply)
@@ -132,6 +133,20 @@ pub(crate) fn place_tool(dir: &Path) {
     fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
+/// The plan that `PLAN_FILE_JSON` names, else the one that `show -json` prints. `PLAN_FORMAT` is the version of its format.
+fn put_plan_file(path: &str, env: &[(&str, &str)]) {
+    let value = |name| {
+        env.iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| *value)
+    };
+    let json = value("PLAN_FILE_JSON").or_else(|| value("PLAN_JSON"));
+    let plan = serde_json::from_str(json.unwrap_or(JSON)).unwrap_or_default();
+    let version = value("PLAN_FORMAT").map_or(plan_file::VERSION, |text| text.parse().unwrap());
+    let file = plan_file::of(&plan, version, "plan of a process", ("tfstate", b""));
+    fs::write(path, file).unwrap();
+}
+
 /// Gives a test exclusive use of this process until its end: without a PID namespace of its own, an attempt that kills all other processes
 /// kills all children of this process. Starting an attempt calls this. A test calls it itself if it starts other processes before that.
 pub(crate) fn alone() {
@@ -173,8 +188,11 @@ pub(crate) fn start_at(
 ) -> Attempt {
     alone();
     place_tool(dir.path());
-    let ledger = dir.path().join("ledger").display().to_string();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (ledger, plan) = (at("ledger"), at("plan-file"));
     let mut env = env.to_vec();
+    put_plan_file(&plan, &env);
+    env.push(("PLAN_FILE", &plan));
     env.push(("LEDGER", &ledger));
     env.push(("DEFAULT_JSON", JSON));
     start_in(dir, &spec(more, &env), adjust)

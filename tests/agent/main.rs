@@ -19,6 +19,7 @@ mod hooks;
 mod memory_api;
 mod output;
 mod outputs;
+mod plan_file;
 mod planted;
 mod providers;
 mod quiet;

@@ -339,6 +339,23 @@ async fn automatic_run_claims_within_its_bounds(world: World) -> Result<()> {
         ]);
         scene.rows(name, rows).await?;
     }
+    // Beyond any bounds: the agent could not read the plan file, or an action is invoked. Without bounds the first of these as well.
+    let unbound = json!({"approval": {"mode": "Automatic"}});
+    for (name, spec, field, value, message) in [
+        ("unread", &unbound, "unread", json!(true), LIVE),
+        ("unread-within", &spec, "unread", json!(true), LIVE),
+        ("invokes", &spec, "invoke", json!(1), LIVE),
+        ("invokes-unbound", &unbound, "invoke", json!(1), ""),
+    ] {
+        let (agent, pod) = (scene.planning(name, spec).await?, format!("{name}-a1"));
+        let mut plan = plan(1, 'a');
+        plan[field] = value;
+        let rows = json!([
+            ["plan", pod, {"status": {"plan": plan}}, ""],
+            ["claim", pod, {"status": agent.claim(1, '0', 'a')}, message],
+        ]);
+        scene.rows(name, rows).await?;
+    }
     Ok(())
 }
 

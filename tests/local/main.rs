@@ -9,6 +9,7 @@ mod given;
 mod interrupts;
 mod output;
 mod place;
+mod plans;
 mod providers;
 mod registries;
 mod repository;
@@ -45,6 +46,7 @@ fn main() -> Result<ExitCode> {
         given::tests(lab.as_ref()),
         interrupts::tests(),
         output::tests(),
+        plans::tests(),
         providers::tests(&lab),
         registries::tests(&lab),
         repository::tests(),

@@ -344,6 +344,7 @@ impl Work for PlayedWork {
             platform,
             state_key,
             notes,
+            unread: None,
         })
     }
 

@@ -224,14 +224,21 @@ fn bounded(mut lines: Vec<String>) -> Vec<String> {
 }
 
 impl PlanStatus {
-    /// A warning when the plan creates objects that may exist already.
+    /// A warning when the plan creates objects that may exist already, or was not read.
     pub fn caution(&self) -> Option<String> {
         let count = self
             .changes
             .iter()
             .filter(|line| line.contains(MAY_EXIST))
             .count();
-        (count > 0).then(|| format!("{count} of what it creates {MAY_EXIST}, see plan.changes"))
+        let unread =
+            "the plan file could not be read, so counts and changes are what the tool printed";
+        let exist = format!("{count} of what it creates {MAY_EXIST}, see plan.changes");
+        [(self.counts.unread, unread), (count > 0, &exist)]
+            .into_iter()
+            .filter(|(is, _)| *is)
+            .map(|(_, text)| text.to_owned())
+            .reduce(|all, text| format!("{all}; {text}"))
     }
 }
 

@@ -204,6 +204,8 @@ reasons! {
     APPLY_FAILED ApplyFailed: Configuration, Code, Code;
     /// The plan cannot be read.
     PLAN_UNREADABLE PlanUnreadable: Internal, Log, Log;
+    /// The tool printed another plan than the one in its plan file, which is the one that an apply carries out; nothing was applied.
+    PLAN_CONTRADICTED PlanContradicted: Integrity, CONTRADICTED, CONTRADICTED;
     /// A provider, registry or service could not be reached.
     PROVIDER_UNREACHABLE ProviderUnreachable: Transient,
         First("make sure that the cluster can reach the host that the message names"),
@@ -426,6 +428,8 @@ const RESTORE: Step =
     First("restore an earlier version of the state, or give the key that it is encrypted with");
 const LOCKED: Step = First("when the lock's owner has ended");
 const COMPARE: Step = First("compare the state with what exists");
+const CONTRADICTED: Step =
+    First("find out which provider or program of the code changes the tool's output");
 const MISMATCH: Step = First("find out what changed the files that the message names");
 const INTERRUPTED: Step =
     First("see in the message and the log what was applied before it was asked to stop");

@@ -39,7 +39,8 @@ pub struct Approval {
     /// Who approves the plan. Default: `Manual`.
     #[serde(default)]
     pub mode: ApprovalMode,
-    /// For mode `Automatic`: which plans are applied without a person. Default: all of them.
+    /// For mode `Automatic`: which plans are applied without a person. Default: all that the agent could read. With it, none that invokes
+    /// an action (Terraform 1.14 and later).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic_when: Option<AutomaticWhen>,
     /// How long the pod waits for an approval. Without a datastore it has no effect: the pod waits until
@@ -70,17 +71,20 @@ impl Default for Approval {
 
 impl Approval {
     /// Whether a plan with these changes is applied without a person. The admission policy applies the same rule to a
-    /// claim.
+    /// claim. No bound limits the effects of an invoked action, so a plan with one is beyond any.
     pub fn is_automatic_for(&self, changes: &Changes) -> bool {
         let destroyed = changes.destroy.saturating_sub(changes.replace);
         self.mode == ApprovalMode::Automatic
+            && !changes.unread
             && self.automatic_when.is_none_or(|most| {
-                destroyed <= most.max_destroy && changes.replace <= most.max_replace
+                destroyed <= most.max_destroy
+                    && changes.replace <= most.max_replace
+                    && changes.invoke == 0
             })
     }
 
     /// Who approves the plan of a run in this phase. The plan of an Automatic run is in `AwaitingApproval` only when it
-    /// exceeds `automaticWhen`, and then a person approves it.
+    /// exceeds `automaticWhen` or is unread, and then a person approves it.
     pub fn mode_in(&self, phase: Option<Phase>) -> ApprovalMode {
         match (self.mode, phase) {
             (ApprovalMode::Automatic, Some(Phase::AwaitingApproval)) => ApprovalMode::Manual,
@@ -187,6 +191,8 @@ mod tests {
             replace,
             ..Changes::default()
         };
+        let (mut invoking, mut unread) = (changes(1, 0, 0), changes(1, 0, 0));
+        (invoking.invoke, unread.unread) = (1, true);
         let rows = [
             (Manual, None, changes(1, 0, 0), false),
             (Manual, bounds(9, 9), changes(1, 0, 0), false),
@@ -197,6 +203,10 @@ mod tests {
             (Automatic, bounds(0, 1), changes(1, 1, 1), true),
             (Automatic, bounds(1, 0), changes(1, 1, 1), false),
             (Automatic, bounds(1, 1), changes(1, 3, 1), false),
+            (Automatic, None, invoking, true),
+            (Automatic, bounds(9, 9), invoking, false),
+            (Automatic, None, unread, false),
+            (Automatic, bounds(9, 9), unread, false),
         ];
         for (mode, automatic_when, changes, is_automatic) in rows {
             assert_eq!(

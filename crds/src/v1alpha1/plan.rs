@@ -14,7 +14,7 @@ pub struct PlanStatus {
     /// The attempt that made it. The plan changes only with the attempt.
     pub attempt: u32,
     /// The counts in short: `+2 ~0 -1, 1 output`.
-    #[schemars(length(max = 160))]
+    #[schemars(length(max = 200))]
     pub summary: String,
     /// Counts of changes.
     #[serde(flatten)]
@@ -52,7 +52,7 @@ pub struct PlanStatus {
 /// The number of changes in a plan, in Terraform's terms. A replaced resource counts in `replace`, `add` and `destroy`,
 /// as in the tools.
 ///
-/// `moved` and `drifted` are omitted when they are 0.
+/// `moved`, `drifted` and `invoke` are omitted when they are 0, and `unread` when it is false.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Changes {
@@ -76,6 +76,13 @@ pub struct Changes {
     /// Resources that were changed or deleted outside the code since the last apply.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub drifted: u32,
+    /// Actions that are invoked (Terraform 1.14 and later).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub invoke: u32,
+    /// Whether the agent could not read the plan file, for example because it is encrypted. All figures are then what the tool printed,
+    /// and a person has to approve the plan, whatever the mode.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -89,7 +96,7 @@ impl Changes {
         self.add + self.change + self.destroy + self.forget + self.import
     }
 
-    /// The counts in short: `+2 ~0 -1`, with other counts only when they are not 0; at most 160 characters.
+    /// The counts in short: `+2 ~0 -1`, with other counts only when they are not 0; at most 200 characters.
     pub fn summary(&self) -> String {
         let mut text = format!("+{} ~{} -{}", self.add, self.change, self.destroy);
         for (count, word) in [
@@ -106,10 +113,14 @@ impl Changes {
                 },
             ),
             (self.drifted, "drifted"),
+            (self.invoke, "invoked"),
         ] {
             if count > 0 {
                 text = format!("{text}, {count} {word}");
             }
+        }
+        if self.unread {
+            text.push_str(", unread");
         }
         text
     }
@@ -146,15 +157,16 @@ mod tests {
         }
         let names = [
             "add", "change", "destroy", "import", "replace", "forget", "outputs", "moved",
-            "drifted",
+            "drifted", "invoke",
         ];
-        let all = counts(
+        let mut all = counts(
             names
                 .iter()
                 .map(|name| ((*name).to_owned(), json!(u32::MAX)))
                 .collect(),
         );
-        assert!(all.summary().len() <= 160, "{}", all.summary());
+        all.unread = true;
+        assert!(all.summary().len() <= 200, "{}", all.summary());
     }
 
     #[test]

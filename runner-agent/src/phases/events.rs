@@ -21,6 +21,7 @@ use buffered::Buffered;
 use super::{
     diagnostic::ToolDiagnostic,
     journal::{Journal, Touched},
+    plan_words,
 };
 use crate::{
     classify::Said,
@@ -34,6 +35,8 @@ use crate::{
 const TAIL: usize = 60;
 /// Maximum number of diagnostics retained.
 const DIAGNOSTICS: usize = 16;
+/// Maximum number of counts retained.
+const COUNTS: usize = 8;
 /// Bytes of buffered output written at once.
 const LET_GO: usize = 32 << 10;
 /// Characters retained of a line, of a part of a diagnostic, and of an address, for the description of a failure.
@@ -173,6 +176,8 @@ pub struct Events {
     copy_error: Option<std::io::Error>,
     journal: Option<Journal>,
     held: Option<Buffered>,
+    /// The counts that a plan's text has, at most a few.
+    counts: Vec<[u32; 3]>,
 }
 
 impl Events {
@@ -197,7 +202,13 @@ impl Events {
             copy_error: None,
             journal: None,
             held: None,
+            counts: Vec::new(),
         }
+    }
+
+    /// The counts that a plan's text has.
+    pub(super) fn counts(&self) -> &[[u32; 3]] {
+        &self.counts
     }
 
     /// Records each object's operations in a journal.
@@ -350,6 +361,11 @@ impl Events {
             self.clean(line)
         };
         self.keep(&clean);
+        if self.counts.len() < COUNTS
+            && let Some(counts) = plan_words::counts(&clean)
+        {
+            self.counts.push(counts);
+        }
         if self.render != Render::Nothing || source == Source::Err {
             self.put(line, &clean);
         }

@@ -24,7 +24,10 @@ pub(crate) mod options;
 mod outputs;
 mod phase_results;
 mod plan;
+mod plan_facts;
+mod plan_file;
 mod plan_json;
+mod plan_words;
 mod preflight;
 mod providers;
 mod recover;
@@ -64,7 +67,7 @@ use crate::{
 };
 pub use events::{Events, Render};
 use phase_results::{Initialised, Planned, Shell, Stage};
-pub use plan_json::{PlanFacts, read_plan};
+use plan_facts::PlanFacts;
 pub use recover::RECOVER_FILE;
 pub use uploads::Remote;
 

@@ -11,7 +11,9 @@ use std::{
 use crds::{Failure, Operation, Reason};
 
 use super::{
-    Events, Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell, read_plan,
+    Events, Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell, plan_file,
+    plan_json::read_plan,
+    plan_words,
     recover::{Recovery, finish_recovery},
     terragrunt,
 };
@@ -86,13 +88,15 @@ impl PhaseRunner {
         self.hooks_after_plan(shell, exit.code == 2, notices)
             .await?;
         self.keeps_its_providers(&shell.stack)?;
+        let (own, digest) = self.read_kept(recovery.as_ref()).await?;
+        let own = own.as_ref();
         let reading = self.read_plan_file(shell, ran_in.as_deref(), recovery.as_ref(), notices);
         // A plan without changes is not printed by a second process of the tool, except at a terminal, where people expect the tool's own
         // output.
         let prints = exit.code != 0 || self.host.terminal().is_some();
         let printing = async {
             if prints {
-                self.print_plan(shell, ran_in.as_deref(), notices)
+                self.print_plan(shell, ran_in.as_deref(), own, notices)
                     .await
                     .map(Some)
             } else {
@@ -107,7 +111,9 @@ impl PhaseRunner {
         } else {
             tokio::join!(reading, printing, checksum)
         };
-        let (mut facts, json) = read?;
+        let (printed, json) = read?;
+        let mut facts = agreed(own, printed)?;
+        let unread = own.err().map(ToString::to_string);
         let is_quiet = !facts.has_changes() && facts.counts.drifted == 0;
         if !facts.has_changes() && made.run.spec.operation != Operation::RefreshOnly {
             facts.forget_drift();
@@ -123,9 +129,17 @@ impl PhaseRunner {
         let text = match text? {
             Some(text) => text,
             None if is_quiet => self.print_no_changes(shell, notices)?,
-            None => self.print_plan(shell, ran_in.as_deref(), notices).await?,
+            None => {
+                self.print_plan(shell, ran_in.as_deref(), own, notices)
+                    .await?
+            }
         };
         let (checksum, parts) = checksum?;
+        // Without Landlock, code could change the file after it was read.
+        if !parts.has_plan(&digest) {
+            let message = "the plan file changed while it was shown";
+            return Err(Reason::ChecksumMismatch.failure(message));
+        }
         // Kill the processes that reading the plan left, so that they cannot change files while they are stored.
         self.kill_others().await;
         let has_changes = exit.code == 2;
@@ -143,6 +157,7 @@ impl PhaseRunner {
             platform,
             state_key,
             notes: Vec::new(),
+            unread,
         };
         finish_recovery(&made.run, recovery.as_ref(), &facts, &mut report)?;
         let planned = Planned::of(made, Some(parts), counts.operations());
@@ -179,6 +194,29 @@ impl PhaseRunner {
             .then(|| Scratch::create(&self.settings.kept))
             .transpose()
             .or_internal(UNKEPT)
+    }
+
+    /// Reads the kept plan file. Returns its digest as well.
+    async fn read_kept(
+        &self,
+        recovery: Option<&Recovery>,
+    ) -> Result<(Result<PlanFacts, plan_file::Unread>, String), Failure> {
+        const FAILED: &str = "the plan cannot be read";
+        let path = self.settings.plan_file();
+        let watched = recovery.map(Recovery::watched).unwrap_or_default();
+        let read = tokio::task::spawn_blocking(move || {
+            let file = files::left(&path, MAX_PLAN)?;
+            let digest = files::digest(&file)?;
+            io::Result::Ok((plan_file::read(&file, watched), digest))
+        });
+        let (read, digest) = read.await.or_internal(FAILED)?.or_internal(FAILED)?;
+        if let Err(why) = &read {
+            self.say(format!(
+                "the plan file was not read: {why}; counts and changes are what the tool prints, and a person has to approve them"
+            ))
+            .await;
+        }
+        Ok((read, digest))
     }
 
     /// Streams `show -json` through the parser. Returns the facts and a copy of the JSON.
@@ -293,6 +331,7 @@ impl PhaseRunner {
         &self,
         shell: &Shell,
         ran_in: Option<&Path>,
+        own: Result<&PlanFacts, &plan_file::Unread>,
         notices: &Notices,
     ) -> Result<Option<Scratch>, Failure> {
         let file = self.settings.plan_file().display().to_string();
@@ -302,7 +341,7 @@ impl PhaseRunner {
         }
         let mut printed = Ok(None);
         for command in self.showing(shell, ran_in, &args)? {
-            printed = self.print_shown(shell, &command, notices).await;
+            printed = self.print_shown(shell, &command, own, notices).await;
             if printed.is_ok() || self.children.is_stopped() {
                 break;
             }
@@ -314,17 +353,50 @@ impl PhaseRunner {
         &self,
         shell: &Shell,
         command: &Command,
+        own: Result<&PlanFacts, &plan_file::Unread>,
         notices: &Notices,
     ) -> Result<Option<Scratch>, Failure> {
         let (mut events, text) = self.copied_events(shell, notices)?;
+        let tool = shell.tool.found.name.as_str();
+        // A terminal has the status below the tool's words.
+        if self.host.terminal().is_none() {
+            for line in plan_words::heading(tool, own) {
+                events.line(Source::Out, &line, 0);
+            }
+        }
         let exit = self.children.run(command, &mut events).await;
         let exit = exit.map_err(|error| classify::not_run("show", &error))?;
+        if let Ok(facts) = own
+            && let Some(line) = plan_words::contradiction(tool, &facts.counts, events.counts())
+        {
+            events.line(Source::Out, &line, 0);
+            events.chunk().await;
+        }
         events.finish_copy().or_internal(UNKEPT)?;
         if exit.code == 0 {
             Ok(text)
         } else {
             Err(classify::failure("show", exit, &events.said()))
         }
+    }
+}
+
+/// The facts of the plan file, with which the tool has to agree. Without them, the facts that the tool printed.
+fn agreed(
+    own: Result<&PlanFacts, &plan_file::Unread>,
+    mut printed: PlanFacts,
+) -> Result<PlanFacts, Failure> {
+    let Ok(own) = own else {
+        printed.counts.unread = true;
+        return Ok(printed);
+    };
+    let mut facts = own.clone();
+    facts.errored |= printed.errored;
+    facts.applyable = facts.applyable.or(printed.applyable);
+    match own.clone().contradicted_by(printed) {
+        None => Ok(facts),
+        Some((file, tool)) => Err(Reason::PlanContradicted
+            .failure(format!("the plan file has {file}, the tool printed {tool}"))),
     }
 }
 

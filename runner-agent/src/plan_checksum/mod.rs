@@ -119,6 +119,11 @@ impl Parts {
         )
     }
 
+    /// Whether the plan file has this digest.
+    pub fn has_plan(&self, digest: &str) -> bool {
+        self.0.get("planFile") == Some(&digest_of(&json!(digest)))
+    }
+
     /// The changed parts, in words.
     pub fn changed(&self, now: &Self) -> Vec<&'static str> {
         let differs = |part: &str| self.0.get(part) != now.0.get(part);

@@ -161,6 +161,7 @@ impl Work for Played {
             platform: "linux_amd64".into(),
             notes: Vec::new(),
             state_key: self.state_key.clone(),
+            unread: None,
         })
     }
 

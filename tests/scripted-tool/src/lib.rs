@@ -24,6 +24,7 @@
 //!
 //! - `resources`: a number N (`terraform_data.r[0]` to `r[N-1]`), or a list of addresses and of `{"address", "apply_ms", "steps": […]}`.
 //!   The plan is the difference of this list and the state: it creates new ones and deletes missing ones.
+//! - `lie`: `printed` shows another plan than the plan file has; `format` writes a plan file that the agent cannot read.
 //! - `persist`: `end` writes the state once (a kill before loses it, as with the real tools), `each` after each resource.
 //! - The state is in the `http` backend of the agent's backend file; without that file, in `terraform.tfstate` of the work directory.
 //! - `commands`: steps by command, in order. `"default"` is the command's own behaviour; if it is not in the list, it
@@ -54,8 +55,7 @@
 //! # Differences from the real tools
 //!
 //! Resources are applied one by one in the order of their addresses (deletions of resources no longer wanted last); requests
-//! to a backend are not retried; the plan file is JSON (with random bytes in it, never the same twice); configuration in HCL
-//! is not read.
+//! to a backend are not retried; the plan file has a member of its own beside the tools' `tfplan`; configuration in HCL is not read.
 
 mod apply;
 mod args;
@@ -63,6 +63,7 @@ mod backend;
 pub mod http;
 mod installed;
 mod plan;
+pub mod plan_file;
 mod record;
 mod resource;
 pub mod script;

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::Tool;
 use super::backend::Config;
+use super::plan_file;
 use super::resource::{Act, Address, Counts, random_uuid};
-use super::script::{Diagnostic, Resource, Script, Step};
+use super::script::{Diagnostic, Lie, Resource, Script, Step};
 use super::tool_state::ToolState;
 use super::view::line;
 
@@ -52,7 +53,34 @@ impl Plan {
 
     /// Parses the bytes of a plan file.
     pub(super) fn read(bytes: &[u8]) -> anyhow::Result<Self> {
-        serde_json::from_slice(bytes).context("the given file is not a plan file")
+        let own = plan_file::member(bytes).context("the given file is not a plan file")?;
+        serde_json::from_slice(own).context("the given file is not a plan file")
+    }
+
+    /// The plan file, with this plan as one more member.
+    fn file(&self, lie: Option<Lie>) -> anyhow::Result<Vec<u8>> {
+        let own = serde_json::to_vec(self).context("failed to encode the plan")?;
+        let version = plan_file::VERSION + u64::from(lie == Some(Lie::Format));
+        let member = ("scripted", own.as_slice());
+        Ok(plan_file::of(&self.json(), version, &self.nonce, member))
+    }
+
+    /// This plan as a lying tool prints it.
+    fn shown(self, lie: Option<Lie>) -> Self {
+        if lie != Some(Lie::Printed) {
+            return self;
+        }
+        let harmless = Change {
+            address: "terraform_data.harmless".to_owned(),
+            act: Act::Create,
+            id: None,
+            apply_ms: 0,
+            steps: Vec::new(),
+        };
+        Self {
+            changes: vec![harmless],
+            ..self
+        }
     }
 
     /// The fields of format 1.2 that programs read.
@@ -98,8 +126,7 @@ pub(super) fn plan(tool: &Tool) -> Result<i32, Diagnostic> {
         .for_each(|change| tool.view.planned_change(&change.address, change.act));
     tool.view.planned(plan.counts());
     if let Some(out) = tool.args.value("out") {
-        let bytes = serde_json::to_vec(&plan).context("failed to encode the plan")?;
-        std::fs::write(tool.dir.join(out), bytes)
+        std::fs::write(tool.dir.join(out), plan.file(tool.script.lie)?)
             .with_context(|| format!("failed to write the plan file `{out}`"))?;
     }
     Ok(
@@ -113,7 +140,7 @@ pub(super) fn plan(tool: &Tool) -> Result<i32, Diagnostic> {
 
 /// `show` of a plan file, as JSON or as text.
 pub(super) fn show(tool: &Tool) -> Result<i32, Diagnostic> {
-    let plan = Plan::read(&read_file(tool)?)?;
+    let plan = Plan::read(&read_file(tool)?)?.shown(tool.script.lie);
     if tool.args.has("json") {
         line(&plan.json().to_string());
         return Ok(0);

@@ -24,6 +24,8 @@ pub struct Script {
     /// Interval of progress messages of a resource, in milliseconds.
     pub progress_ms: u64,
     pub persist: Persist,
+    /// A difference between the plan file and what is printed of it.
+    pub lie: Option<Lie>,
     /// Steps by command: `init`, `plan`, `show`, `apply`.
     pub commands: BTreeMap<String, Vec<Step>>,
 }
@@ -37,6 +39,7 @@ impl Default for Script {
             apply_ms: 0,
             progress_ms: 10_000,
             persist: Persist::End,
+            lie: None,
             commands: BTreeMap::new(),
         }
     }
@@ -53,6 +56,16 @@ impl Script {
             .with_context(|| format!("failed to read `{SCRIPT_FILE}`"))?;
         serde_json::from_str(&text).with_context(|| format!("`{SCRIPT_FILE}` is not a script"))
     }
+}
+
+/// How plan file and output differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lie {
+    /// `show`, with and without `-json`, prints another plan: one that creates `terraform_data.harmless`.
+    Printed,
+    /// The plan file has a format that the agent does not know.
+    Format,
 }
 
 /// When an apply writes its state.

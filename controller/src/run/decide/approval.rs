@@ -114,6 +114,12 @@ pub(super) fn withdrawal(s: &Situation<'_>, plan: &PlanStatus) -> Option<Outcome
     Some(Outcome::ApprovalRemoved(unapproved(s)))
 }
 
+/// Whether a person's approval is recorded. That of an Automatic run has no checksum; its plan waits if the agent could not read it.
+fn recorded(s: &Situation<'_>) -> bool {
+    let record = s.status().approval.as_ref();
+    record.is_some_and(|record| record.checksum.is_some())
+}
+
 /// Why the annotation does not approve the plan.
 fn unapproved(s: &Situation<'_>) -> Unapproved {
     let told = |reason| {
@@ -123,7 +129,7 @@ fn unapproved(s: &Situation<'_>) -> Unapproved {
     };
     match s.run.annotations().get(names::APPROVE) {
         None if told(reason::UNVERIFIED) => Unapproved::Told,
-        None if s.status().approval.is_some() => Unapproved::Withdrawn,
+        None if recorded(s) => Unapproved::Withdrawn,
         None if told(reason::WITHDRAWN) => Unapproved::Told,
         None => Unapproved::Waiting,
         Some(_) if told(reason::STALE_APPROVAL) => Unapproved::Told,

@@ -145,3 +145,20 @@ fn automatic_run_that_asks_a_person_retains_its_lease() {
     );
     assert!(world.has_lease());
 }
+
+#[test]
+fn automatic_run_with_an_unread_plan_waits_for_a_person() {
+    let mut world = World::automatic().adopted(Phase::AwaitingApproval);
+    let record = json!({"by": "automatic", "at": "2026-01-01T00:00:00Z"});
+    world.status_mut().approval = Some(serde_json::from_value(record).unwrap());
+    world.status_mut().plan.as_mut().unwrap().counts.unread = true;
+    world = world.leased().settled();
+    assert_eq!(world.condition(APPROVED), is_false("WaitingForApproval"));
+    assert_eq!(world.status().approval, None);
+    world = world.approve().settled();
+    let record = world.status().approval.as_ref();
+    assert_eq!(
+        record.and_then(|record| record.checksum.as_deref()),
+        Some(SUM)
+    );
+}

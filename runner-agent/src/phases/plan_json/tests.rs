@@ -1,5 +1,6 @@
 //! Tests with plans as the tools print them. The files in `plans` are complete plans of OpenTofu 1.10.6.
 
+use crds::Changes;
 use serde_json::json;
 
 use super::*;
