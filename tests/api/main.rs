@@ -1,6 +1,7 @@
 //! Tests of the API server's own decisions: CEL rules of the CRD, admission policies, fences. Uses real etcd and kube-apiserver only; needs
 //! no root.
 
+mod acts;
 mod applied;
 mod busy;
 mod cel;
@@ -62,6 +63,7 @@ fn main() -> Result<ExitCode> {
         policies::tests(),
         repositories::tests(),
         layer_rights::tests(),
+        acts::tests(),
         outputs::tests(),
         pasted::tests(),
         faults::tests(),

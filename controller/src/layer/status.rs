@@ -46,6 +46,8 @@ pub(super) fn of(
             conditions::apply_up_to_date(s),
         ),
     ];
+    let owner = conditions::deleted_with_owner(s).map(|of| (conditions::DELETED_WITH_OWNER, of));
+    all.retain(|condition| owner.is_some() || condition.type_ != conditions::DELETED_WITH_OWNER);
     for (
         type_,
         Verdict {
@@ -53,7 +55,7 @@ pub(super) fn of(
             reason,
             message,
         },
-    ) in verdicts
+    ) in verdicts.into_iter().chain(owner)
     {
         set_of::set(&mut all, type_, holds, reason, &message, generation, now);
     }

@@ -240,10 +240,12 @@ fn evaluated(user: &User, written: &str, old: Option<&Value>, new: &Value) -> Re
     let request = json!({"operation": operation, "userInfo": {"username": user.name, "extra": extra},
         "resource": {"group": names::GROUP, "version": "v1alpha1", "resource": resource}, "subResource": subresource});
     let (none, nothing) = (Value::Null, Value::String(String::new()));
+    let namespace = json!({"metadata": {"name": new["metadata"]["namespace"]}});
     let mut context = context(&[
         ("object", new),
         ("oldObject", old.unwrap_or(&none)),
         ("request", &request),
+        ("namespaceObject", &namespace),
         ("authorizer", &nothing),
     ]);
     authorize(&mut context, user);
