@@ -262,6 +262,7 @@ async fn freezing_is_no_right_of_an_author(world: World) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(client);
         for patch in [
             json!({"metadata": {"annotations": {names::FREEZE: null}}}),
+            json!({"metadata": {"labels": {names::FOUR_EYES: null}}}),
         ] {
             let answer = namespaces
                 .patch(

@@ -12,6 +12,7 @@ mod convert;
 mod enforcement;
 mod faults;
 mod fences;
+mod four_eyes;
 mod health;
 mod layer_rights;
 mod layers;
@@ -64,6 +65,7 @@ fn main() -> Result<ExitCode> {
         repositories::tests(),
         layer_rights::tests(),
         acts::tests(),
+        four_eyes::tests(),
         outputs::tests(),
         pasted::tests(),
         faults::tests(),

@@ -10,6 +10,7 @@ use crds::{
 use super::{
     conditions::{self, Verdict},
     next::Next,
+    requesters,
     run_summary::Stage,
     situation::{Situation, Wanted},
 };
@@ -102,6 +103,7 @@ pub(super) fn of(
         last_handled_plan: answered
             .map(|token| clip(token, 256))
             .or(before.last_handled_plan),
+        requested_by: requesters::open(s),
         source: before.source,
     };
     let found = status
