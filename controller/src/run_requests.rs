@@ -28,3 +28,14 @@ pub(crate) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
             })
     }
 }
+
+/// The users of [`names::REQUESTED_BY`]: each once, in the order of their last request.
+pub(crate) fn requesters<'a>(of: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for name in of.filter(|name| !name.is_empty()) {
+        all.retain(|before| before != name);
+        all.push(name.to_owned());
+    }
+    let over = all.len().saturating_sub(names::MAX_REQUESTERS);
+    all.split_off(over)
+}

@@ -32,6 +32,13 @@ pub const CANCELED_BY: &str = "pawl.run/canceled-by";
 pub const ABANDON: &str = "pawl.run/abandon";
 /// Annotation: the API user name of the person who abandons it.
 pub const ABANDONED_BY: &str = "pawl.run/abandoned-by";
+/// Annotation of runs and layers: the API user name of the person who requests; of a run that the controller creates, all
+/// whose requests it answers, one a line. Required in a namespace with four eyes, where none of them may approve.
+pub const REQUESTED_BY: &str = "pawl.run/requested-by";
+/// Annotation of a run, set together with [`RERUN`] or [`RECOVER`]: the API user name of the person who asks.
+pub const ASKED_BY: &str = "pawl.run/asked-by";
+/// The most names in [`REQUESTED_BY`] of a run; the oldest are left out.
+pub const MAX_REQUESTERS: usize = 16;
 /// Annotation: `true` requests a new run of the same spec.
 pub const RERUN: &str = "pawl.run/rerun";
 /// Annotation of a run created for `pawl.run/rerun`: name of the run that requested it.
@@ -61,6 +68,8 @@ pub const SUSPEND: &str = "pawl.run/suspend";
 pub const UNVERIFIED: &str = "pawl.run/unverified";
 /// Annotation of a namespace: `true` prevents runs from starting in it.
 pub const FREEZE: &str = "pawl.run/freeze";
+/// Label of a namespace: `true` requires that another person than the requesters approves a run.
+pub const FOUR_EYES: &str = "pawl.run/four-eyes";
 /// Annotation of a layer's run: the cause, as a [`crate::Trigger`]. Only the controller writes this and the next three.
 pub const TRIGGER: &str = "pawl.run/trigger";
 /// Annotation of a layer's run: the layer's `status.source.content` at creation.

@@ -162,14 +162,14 @@ async fn change_of_a_layer_needs_the_rights_of_its_runs(world: World) -> Result<
             "ServiceAccount deployer needs the verb use"],
     ]);
     scene.rows(LAYER, rows).await?;
-    // Whether and when its runs are created needs no further right.
-    let metadata = json!({"annotations": {names::PLAN: "now", names::SUSPEND: "true"}, "labels": {"team": "x"}});
-    let spec = json!({"suspend": true, "runHistory": 9, "maxRetries": 1, "drift": {"suspend": true},
-        "triggerPaths": ["a/**"]});
+    // To stop it needs no further right. `acts` has all that starts its runs.
+    let metadata = json!({"annotations": {names::SUSPEND: "true"}, "labels": {"team": "x"}});
+    let spec =
+        json!({"suspend": true, "runHistory": 9, "maxRetries": 1, "drift": {"suspend": true}});
     for who in ["bob", "dan", "controller"] {
         let rows = json!([
             ["annotations and labels", who, {"merge": {"metadata": metadata}}, ""],
-            ["times of runs", who, {"merge": {"spec": spec}}, ""],
+            ["stops", who, {"merge": {"spec": spec}}, ""],
         ]);
         scene.rows(LAYER, rows).await?;
     }
@@ -189,7 +189,7 @@ async fn unverified_layer_is_confirmed_with_the_rights_of_its_runs(world: World)
         ["set", "eve", {"annotate": {names::UNVERIFIED: "x"}}, by_controller],
         ["set", "controller", {"annotate": {names::UNVERIFIED: "why"}}, ""],
         ["changed", "eve", {"annotate": {names::UNVERIFIED: "x"}}, by_controller],
-        ["another annotation", "bob", {"annotate": {names::PLAN: "now"}}, ""],
+        ["another annotation", "bob", {"annotate": {names::SUSPEND: "true"}}, ""],
         ["removed without the right", "bob", {"annotate": {names::UNVERIFIED: null}}, AUTOMATIC],
         ["removed", "controller", {"annotate": {names::UNVERIFIED: null}}, AUTOMATIC],
         ["removed with the right", "eve", {"annotate": {names::UNVERIFIED: null}}, ""],
@@ -210,7 +210,7 @@ async fn removing_finalizer_needs_control(world: World) -> Result<()> {
         ["set", "controller", {"merge": {"metadata": set}}, ""],
         ["removed", "bob", {"merge": {"metadata": unset}}, by_controller],
         ["removed", "eve", {"merge": {"metadata": unset}}, by_controller],
-        ["deletion", "bob", {"delete": ""}, ""],
+        ["deletion", "eve", {"delete": ""}, ""],
         ["removed after deletion", "bob", {"merge": {"metadata": unset}}, by_controller],
         ["removed after deletion", "eve", {"merge": {"metadata": unset}}, by_controller],
         ["removed with the verb", "controller", {"merge": {"metadata": unset}}, ""],
@@ -229,6 +229,7 @@ async fn only_the_controller_creates_runs_of_a_layer(world: World) -> Result<()>
         ("annotations", names::TRIGGER),
         ("annotations", names::CONTENT),
         ("annotations", names::SETTINGS),
+        ("annotations", names::PLAN),
     ]
     .into_iter()
     .enumerate()

@@ -1,6 +1,7 @@
 //! Tests of the API server's own decisions: CEL rules of the CRD, admission policies, fences. Uses real etcd and kube-apiserver only; needs
 //! no root.
 
+mod acts;
 mod applied;
 mod attempt_identity;
 mod busy;
@@ -13,6 +14,7 @@ mod enforcement;
 mod faults;
 mod fences;
 mod foreign;
+mod four_eyes;
 mod health;
 mod layer_rights;
 mod layers;
@@ -67,6 +69,8 @@ fn main() -> Result<ExitCode> {
         policies::tests(),
         repositories::tests(),
         layer_rights::tests(),
+        acts::tests(),
+        four_eyes::tests(),
         outputs::tests(),
         pasted::tests(),
         faults::tests(),

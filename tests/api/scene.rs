@@ -277,6 +277,15 @@ impl Scene {
                 )
                 .await
                 .map(drop),
+            "delete all" => {
+                let params = DeleteParams {
+                    dry_run,
+                    ..DeleteParams::default()
+                };
+                api.delete_collection(&params, &ListParams::default())
+                    .await
+                    .map(drop)
+            }
             _ => bail!("{verb} is no verb"),
         })
     }

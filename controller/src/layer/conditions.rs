@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
-use crds::{RunResult, reason};
+use kube::ResourceExt as _;
+
+use crds::{DeletionPolicy, Remediation, RunResult, reason};
 
 use super::{next::Next, situation::Situation};
 
@@ -18,6 +20,9 @@ pub(super) const PLAN_UP_TO_DATE: &str = "IsPlanArtifactUpToDate";
 pub(super) const APPLY_UP_TO_DATE: &str = "IsApplyUpToDate";
 /// The relevant content of the newest commit is planned.
 pub(super) const COMMIT_PLANNED: &str = "IsLastRelevantCommitPlanned";
+
+/// The deletion of its owner deletes the layer. Set only while it does not.
+pub(super) const DELETED_WITH_OWNER: &str = "DeletedWithOwner";
 
 /// Status, reason and message of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,6 +254,23 @@ pub(super) fn stalled(ready: &Verdict, stalled: bool) -> Verdict {
         },
         message,
     )
+}
+
+/// `DeletedWithOwner`: `None` for a layer that the garbage collector may delete, or that has no owner.
+pub(super) fn deleted_with_owner(s: &Situation<'_>) -> Option<Verdict> {
+    let layer = &s.o.layer;
+    let destroys = layer.spec.deletion_policy == DeletionPolicy::Destroy
+        && layer.spec.remediation.on_delete == Remediation::Automatic;
+    let owner = layer.owner_references().first().filter(|_| destroys)?;
+    let (kind, name) = (&owner.kind, &owner.name);
+    Some(Verdict::new(
+        false,
+        reason::OWNER_MAY_NOT_DELETE,
+        format!(
+            "the deletion of its owner, {kind} {name}, does not delete this layer, since its destroy needs no approval: a person with the \
+             verb autoapprove on terraformruns has to delete it, or to set remediation.onDelete to Manual before"
+        ),
+    ))
 }
 
 /// The first 12 characters of a revision.

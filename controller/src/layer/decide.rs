@@ -5,14 +5,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crds::{DeletionPolicy, RunResult, names};
+use crds::{DeletionPolicy, RunResult, TerraformLayerStatus, names};
 
 use super::{
     decision::{Action, Decision},
     deletion,
     next::{Next, approval_of, held_up, plan_command, resumes, supersede},
     observed::{Namespace, Observed},
-    retention,
+    requesters, retention,
     run_summary::{RunSummary, Stage},
     situation::{Hold, Situation, Wanted, has_newer_word},
     status, triggers,
@@ -47,8 +47,12 @@ pub fn decide(o: &Observed, now: Timestamp) -> Decision {
         let version = names::short_hash(&o.layer.resource_version().unwrap_or_default());
         let token = format!("{}-{version}", now.strftime("%Y%m%dT%H%M%SZ"));
         return Decision {
+            status: TerraformLayerStatus {
+                requested_by: requesters::open(&s),
+                ..o.status()
+            },
             actions: vec![Action::TakeAsk { token }],
-            ..untouched()
+            ..Decision::default()
         };
     }
     let mut next = if o.is_deleted() {

@@ -128,16 +128,21 @@ fn cause(
             ..of(format!("deletion asked {asked}"))
         });
     }
-    let Some(last) = last.filter(|run| !run.was_taken_back() && *run.settings == *effective.digest)
-    else {
-        return Ok(of(format!("deletion after {}", s.o.newest())));
-    };
-    let retry = s
-        .facts
-        .failures
-        .as_ref()
-        .filter(|failures| last.is_same(&failures.run, failures.uid.as_deref()));
-    match retry {
+    let failures = s.facts.failures.as_ref();
+    let (name, result, failures) =
+        match last.filter(|run| !run.was_taken_back() && *run.settings == *effective.digest) {
+            Some(run) => (
+                &*run.name,
+                run.result.map_or("ended", RunResult::as_str),
+                failures.filter(|failures| run.is_same(&failures.run, failures.uid.as_deref())),
+            ),
+            // The destroy run was stopped or failed, and a person deleted it, which requests no other.
+            None => match failures.filter(|failures| is_gone(s, failures)) {
+                Some(failures) => (&*failures.run, "gone", Some(failures)),
+                None => return Ok(of(format!("deletion after {}", s.o.newest()))),
+            },
+        };
+    match failures {
         Some(LayerFailures {
             retry_at: Some(at), ..
         }) if at.0 <= now => Ok(of(format!("deletion after {}", s.o.newest()))),
@@ -148,8 +153,8 @@ fn cause(
             ..
         }) => {
             let what = format!(
-                "the next retry at {}: run {} failed, failure {times} in a row ({reason})",
-                at.0, last.name
+                "the next retry at {}: run {name} failed, failure {times} in a row ({reason})",
+                at.0
             );
             Err(Box::new(Next {
                 waits_for: Some(what),
@@ -158,16 +163,13 @@ fn cause(
             }))
         }
         Some(_) | None => {
-            let ended = last.result.map_or("ended", RunResult::as_str);
             let what = format!(
-                "a person: run {}, which was to destroy the layer's objects, is {ended}",
-                last.name
+                "a person: run {name}, which was to destroy the layer's objects, is {result}"
             );
             let namespace = layer.namespace().unwrap_or_default();
             let describe = format!(
-                "kubectl describe -n {namespace} {}/{}",
-                names::KUBECTL_RUN,
-                last.name
+                "kubectl describe -n {namespace} {}/{name}",
+                names::KUBECTL_RUN
             );
             let step = format!("{describe}; then {}", plan_command(layer));
             Err(Box::new(Next {
@@ -177,6 +179,17 @@ fn cause(
             }))
         }
     }
+}
+
+/// Whether the run failed after the layer's deletion, with the same settings, and was deleted.
+fn is_gone(s: &Situation<'_>, failures: &LayerFailures) -> bool {
+    let deleted = s.o.layer.metadata.deletion_timestamp.as_ref();
+    deleted.is_some_and(|at| at.0 <= failures.at.0)
+        && !s
+            .o
+            .runs
+            .iter()
+            .any(|run| run.is_same(&failures.run, failures.uid.as_deref()))
 }
 
 /// The command that removes the layer and leaves its resources.

@@ -59,7 +59,13 @@ impl<'a> Facts<'a> {
             .iter()
             .rev()
             .find(|run| !run.was_taken_back() && (run.is_ended() || run.has_planned()));
-        let failures = match judged {
+        // The failure of a run that was deleted stays until a newer one is judged: who deletes a run requests no other.
+        let is_newest = |run: &&RunSummary| {
+            let past =
+                |failures: &LayerFailures| failures.run == *run.name || failures.at.0 <= run.at();
+            before.failures.as_ref().is_none_or(past)
+        };
+        let failures = match judged.filter(is_newest) {
             Some(run) => retries::after(run, before.failures.as_ref(), o.layer.spec.max_retries),
             None => before.failures.clone(),
         };

@@ -7,6 +7,7 @@
 //! | [`template`] | the settings of the layer's runs: merged, hashed and shown | no |
 //! | [`drift`], [`retries`] | when the next drift check and the next retry are due | no |
 //! | [`facts`], [`situation`] | what the runs show, and the layer's state | no |
+//! | [`requesters`] | the users whose requests the next run answers | no |
 //! | [`triggers`] | the cause of the next run, and the run | no |
 //! | [`next`] | the actions, and what the layer waits for | no |
 //! | [`conditions`], [`status`] | the status and its conditions | no |
@@ -32,6 +33,7 @@ mod index;
 mod next;
 mod observed;
 mod reconcile;
+mod requesters;
 mod retention;
 mod retries;
 pub mod revoke;

@@ -40,7 +40,7 @@ impl Next {
         if let Some(held_up) = held_up(s) {
             return held_up;
         }
-        match cause.run(&s.o.layer, effective) {
+        match cause.run(s, effective) {
             Ok(run) => refused(s, &run.name, now).unwrap_or_else(|| Self {
                 waits_for: Some(format!("run {}", run.name)),
                 made: Some(run.name.clone()),

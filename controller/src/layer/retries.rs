@@ -5,7 +5,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crds::{
-    FailureClass, LayerFailures, RunResult, Trigger, backoff::Backoff, reason, whole_seconds,
+    FailureClass, LayerFailures, Operation, RunResult, Trigger, backoff::Backoff, reason,
+    whole_seconds,
 };
 
 use super::run_summary::RunSummary;
@@ -52,6 +53,12 @@ pub(super) fn after(
         // A person cancelled it.
         RunResult::Canceled if !run.has_planned() && !run.superseded => {
             (FailureClass::Policy, CANCELED.into())
+        }
+        // A stopped destroy leaves no plan that the layer remembers.
+        result @ (RunResult::Rejected | RunResult::Expired | RunResult::Canceled)
+            if run.operation == Operation::Destroy && !run.superseded =>
+        {
+            (FailureClass::Policy, result.as_str().into())
         }
         _ => return None,
     };

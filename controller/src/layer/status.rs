@@ -10,6 +10,7 @@ use crds::{
 use super::{
     conditions::{self, Verdict},
     next::Next,
+    requesters,
     run_summary::Stage,
     situation::{Situation, Wanted},
 };
@@ -46,6 +47,8 @@ pub(super) fn of(
             conditions::apply_up_to_date(s),
         ),
     ];
+    let owner = conditions::deleted_with_owner(s).map(|of| (conditions::DELETED_WITH_OWNER, of));
+    all.retain(|condition| owner.is_some() || condition.type_ != conditions::DELETED_WITH_OWNER);
     for (
         type_,
         Verdict {
@@ -53,7 +56,7 @@ pub(super) fn of(
             reason,
             message,
         },
-    ) in verdicts
+    ) in verdicts.into_iter().chain(owner)
     {
         set_of::set(&mut all, type_, holds, reason, &message, generation, now);
     }
@@ -100,6 +103,7 @@ pub(super) fn of(
         last_handled_plan: answered
             .map(|token| clip(token, 256))
             .or(before.last_handled_plan),
+        requested_by: requesters::open(s),
         source: before.source,
     };
     let found = status.drift.as_ref().filter(|drift| {

@@ -4,10 +4,11 @@ use jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 
-use crds::{Operation, Remediation, TerraformLayer, Trigger, names};
+use crds::{Operation, Remediation, Trigger, names};
 
 use super::{
     decision::NewRun,
+    requesters,
     situation::{Situation, Wanted},
     template::Effective,
 };
@@ -116,11 +117,8 @@ impl Cause {
     ///
     /// # Errors
     /// If no run can be created from the settings, with the reason.
-    pub(super) fn run(
-        &self,
-        layer: &TerraformLayer,
-        effective: &Effective,
-    ) -> Result<NewRun, String> {
+    pub(super) fn run(&self, s: &Situation<'_>, effective: &Effective) -> Result<NewRun, String> {
+        let layer = &*s.o.layer;
         let uid = layer.uid().unwrap_or_default();
         let of = format!("{} {} {}", self.revision, effective.digest, self.id);
         let name = names::layer_run_name(&layer.name_any(), &uid, &of);
@@ -131,6 +129,10 @@ impl Cause {
         });
         if let Some(answers) = &self.answers {
             annotations[names::PLAN] = answers.as_str().into();
+        }
+        let requesters = requesters::of_run(s);
+        if !requesters.is_empty() {
+            annotations[names::REQUESTED_BY] = requesters.into();
         }
         let mut metadata = json!({
             "name": name,

@@ -86,6 +86,10 @@ pub fn wake_hash(layer: &TerraformLayer) -> u64 {
     )
         .hash(&mut hasher);
     (layer.finalizers(), layer.annotations()).hash(&mut hasher);
+    meta.owner_references
+        .iter()
+        .flatten()
+        .for_each(|owner| owner.uid.hash(&mut hasher));
     let source = layer
         .status
         .as_ref()

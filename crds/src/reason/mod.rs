@@ -412,6 +412,8 @@ reasons! {
     SCHEDULE_INVALID ScheduleInvalid;
     /// The layer's revision in the repository is not determined yet.
     NO_REVISION NoRevision;
+    /// The layer's destroy needs no approval, so the deletion of its owner does not delete it.
+    OWNER_MAY_NOT_DELETE OwnerMayNotDelete;
     /// The layer is being deleted, and its resources are being destroyed.
     DESTROYING Destroying;
 }

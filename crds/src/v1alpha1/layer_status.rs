@@ -75,6 +75,11 @@ pub struct TerraformLayerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub last_handled_plan: Option<String>,
+    /// The users named in `pawl.run/requested-by` whose requests are not applied yet, the last one at the end. None of them may approve the
+    /// layer's runs where another person has to (four eyes).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 512)))]
+    pub requested_by: Vec<String>,
 }
 
 /// The pending action for a layer. The names are Burrito's.

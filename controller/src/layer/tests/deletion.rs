@@ -81,6 +81,62 @@ fn failed_or_denied_destroy_retains_the_layer() {
 }
 
 #[test]
+fn deletion_of_a_stopped_destroy_causes_no_other() {
+    type End = fn(&mut World);
+    let ends: [(&str, End); 4] = [
+        ("denied", |world| {
+            _ = world.waits(1).ends(RunResult::Rejected)
+        }),
+        ("expired", |world| {
+            _ = world.waits(1).ends(RunResult::Expired)
+        }),
+        ("canceled", |world| _ = world.ends(RunResult::Canceled)),
+        ("failed", |world| {
+            _ = world.fails("Configuration", "PlanFailed");
+        }),
+    ];
+    for (how, end) in ends {
+        let mut world = destroying("Automatic");
+        delete(&mut world);
+        end(&mut world);
+        world.settle();
+        let gone = world.runs.pop().unwrap();
+        assert_eq!(gone.spec.operation, crds::Operation::Destroy);
+        world.settle().later(3000).settle();
+        assert_eq!(
+            (world.made.len(), world.layer.finalizers().len()),
+            (2, 1),
+            "{how}"
+        );
+        assert!(world.waits_for().contains("is gone"), "{how}");
+        world.annotate(names::PLAN, "now").settle();
+        assert_eq!(world.made.len(), 3, "{how}: a request");
+    }
+}
+
+#[test]
+fn layer_tells_that_its_owner_cannot_delete_it() {
+    use crate::layer::conditions::DELETED_WITH_OWNER;
+    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "app", "uid": "u"}]);
+    let mut world = destroying("Automatic");
+    assert_eq!(world.condition(DELETED_WITH_OWNER), is("", ""), "no owner");
+    world
+        .change(&json!({"metadata": {"ownerReferences": owner}}))
+        .settle();
+    assert_eq!(
+        world.condition(DELETED_WITH_OWNER),
+        is("False", "OwnerMayNotDelete")
+    );
+    world.change(&json!({"spec": {"remediation": {"onDelete": "Manual"}}}));
+    world.settle();
+    assert_eq!(
+        world.condition(DELETED_WITH_OWNER),
+        is("", ""),
+        "an approval is needed"
+    );
+}
+
+#[test]
 fn dry_or_suspended_layer_waits_to_destroy() {
     let mut world = destroying("Dry");
     delete(&mut world);

@@ -39,6 +39,30 @@ fn run_canceled_before_its_plan_waits_for_a_commit() {
 }
 
 #[test]
+fn deletion_of_a_stopped_run_causes_no_other() {
+    type End = fn(&mut World);
+    let ends: [(&str, End); 2] = [
+        ("canceled", |world| _ = world.ends(RunResult::Canceled)),
+        ("failed", |world| {
+            _ = world.fails("Configuration", "PlanFailed")
+        }),
+    ];
+    for (how, end) in ends {
+        let mut world =
+            World::applied().with(&json!({"spec": {"remediation": {"onCommit": "Automatic"}}}));
+        world.settle().ends(RunResult::NoChanges).settle();
+        world.pushed(2, "b").settle().begins();
+        end(&mut world);
+        let made = world.settle().made.len();
+        world.runs.pop();
+        world.settle().later(3000).settle();
+        assert_eq!(world.made.len(), made, "{how}");
+        world.pushed(3, "c").settle();
+        assert_eq!(world.made.len(), made + 1, "{how}: another commit");
+    }
+}
+
+#[test]
 fn drift_check_after_a_denial_keeps_manual_approval() {
     let remediation =
         json!({"spec": {"remediation": {"onCommit": "Manual", "onDrift": "Automatic"}}});

@@ -8,6 +8,7 @@ mod endings;
 mod index;
 mod orders;
 mod people;
+mod requesters;
 mod settings;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Answers `pawl.run/rerun=true` once, by a new run of the same spec.
 
+use std::collections::BTreeMap;
+
 use kube::{ResourceExt, api::ObjectMeta};
 use serde_json::Value;
 
@@ -9,6 +11,7 @@ use crate::{
         outcome::{Action, Decision, Outcome},
         situation::Situation,
     },
+    run_requests,
 };
 use crds::{TerraformRun, TerraformRunSpec, datastore::StateId, names};
 
@@ -43,6 +46,14 @@ pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> Terra
         // Without it the new run would use another managed state, without the old run's objects.
         spec.stack = Some(StateId::of(&run.name_any(), &spec).stack);
     }
+    let mut annotations: BTreeMap<_, _> = [(origin.to_owned(), run.name_any())].into();
+    // All of them requested the new run: its spec is theirs.
+    let named = [names::REQUESTED_BY, names::ASKED_BY].map(|key| run.annotations().get(key));
+    let requesters =
+        run_requests::requesters(named.into_iter().flatten().flat_map(|names| names.lines()));
+    if !requesters.is_empty() {
+        annotations.insert(names::REQUESTED_BY.to_owned(), requesters.join("\n"));
+    }
     let labels = run
         .labels()
         .iter()
@@ -54,7 +65,7 @@ pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> Terra
             name: Some(name),
             namespace: run.namespace(),
             labels: Some(labels),
-            annotations: Some([(origin.to_owned(), run.name_any())].into()),
+            annotations: Some(annotations),
             ..ObjectMeta::default()
         },
         spec,
@@ -138,6 +149,30 @@ mod tests {
         wanted["approval"]["mode"] = "Manual".into();
         assert_eq!(recovered, wanted);
         assert_eq!(carried(&stored, &whole.spec, &whole.spec).unwrap(), stored);
+    }
+
+    #[test]
+    fn rerun_and_recovery_name_all_requesters() {
+        let mut run = testing::run();
+        let named = |run: &TerraformRun| run.annotations().get(names::REQUESTED_BY).cloned();
+        assert_eq!(named(&fresh_run(&run)), None);
+        for (of, asks, all) in [
+            ("ada\nbob", "cy", "ada\nbob\ncy"),
+            ("ada\nbob", "ada", "bob\nada"),
+            ("", "ada", "ada"),
+            ("ada", "", "ada"),
+        ] {
+            let annotations = [(names::REQUESTED_BY, of), (names::ASKED_BY, asks)];
+            run.metadata.annotations = Some(
+                annotations
+                    .map(|(key, name)| (key.to_owned(), name.to_owned()))
+                    .into(),
+            );
+            for fresh in [fresh_run(&run), super::super::recovery::fresh_run(&run)] {
+                assert_eq!(named(&fresh).as_deref(), Some(all), "{of} {asks}");
+                assert!(!fresh.annotations().contains_key(names::ASKED_BY));
+            }
+        }
     }
 
     #[test]
