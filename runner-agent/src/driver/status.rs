@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// History entry of an attempt on a node without Landlock.
-const UNCONFINED: &str =
-    "code of the stack is not confined (this node has no Landlock): it can read this pod's tokens";
+const UNCONFINED: &str = "code of the stack is not confined (this node has no Landlock): it can read this pod's tokens, and change \
+     the tool's memory and so its words";
 
 #[derive(Clone, Debug)]
 pub(super) struct StatusView {

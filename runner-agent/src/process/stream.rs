@@ -6,7 +6,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
 };
 
-use super::Role;
+use super::interrupt::Role;
 
 /// Makes a stream: the agent's end, and the command's.
 ///
