@@ -32,7 +32,7 @@ pub(super) struct Request {
     pub(super) name: String,
     /// Whether the authorizer allowed it. Admission may have refused it afterwards.
     pub(super) is_allowed: bool,
-    /// The message of a 403, without names of objects and accounts.
+    /// The message of a 403, without names of accounts, namespaces and objects.
     pub(super) refusal: Option<String>,
 }
 
@@ -75,6 +75,7 @@ struct User {
 struct Object {
     resource: String,
     subresource: String,
+    namespace: String,
     name: String,
     api_group: String,
 }
@@ -161,7 +162,8 @@ fn request(event: Event) -> Option<(Request, String)> {
         "apiservices" | "clusterroles" | "secrets"
     );
     let refusal = (response.code == 403).then(|| {
-        let names = [&user.username, &object.name].map(|name| format!("\"{name}\""));
+        let names =
+            [&user.username, &object.namespace, &object.name].map(|name| format!("\"{name}\""));
         names.iter().fold(response.message.clone(), |text, name| {
             text.replace(name, "…")
         })
