@@ -1,6 +1,6 @@
 //! Four eyes: in a labelled namespace the requesters of a run are named, and none of them may approve it (design/0004).
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use crds::names;
 use harness::cluster::objects;
 use k8s_openapi::api::core::v1::Namespace;
@@ -8,6 +8,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
+    chart,
     scene::{RUN, Scene, approval, record, withdrawal},
     world::{Agent, World, plan, sum, tests},
 };
@@ -19,6 +20,7 @@ tests! {
     Guarded: request_for_another_run_names_who_asks,
     Guarded: request_to_a_layer_names_who_asks,
     Guarded: nothing_approves_itself_with_four_eyes,
+    Bare: four_eyes_of_the_chart_reach_each_policy,
 }
 
 const CREATES: &str = "pawl.run/requested-by must name the user who creates the run";
@@ -282,4 +284,17 @@ async fn nothing_approves_itself_with_four_eyes(world: World) -> Result<()> {
         ["made Manual", "eve", {"merge": manual}, ""],
     ]);
     scene.rows("layer/before", rows).await
+}
+
+async fn four_eyes_of_the_chart_reach_each_policy(_: World) -> Result<()> {
+    for value in [false, true] {
+        let all = chart::render(&json!({"approval.fourEyes": value}))?;
+        for policy in ["pawl-approval", "pawl-creation", "pawl-layer"] {
+            let text =
+                chart::get(&all, &format!("ValidatingAdmissionPolicy/{policy}"))?.to_string();
+            let begins = format!("\"{value} || namespaceObject.metadata");
+            ensure!(text.contains(&begins), "{policy}: {text}");
+        }
+    }
+    Ok(())
 }
