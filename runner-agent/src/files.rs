@@ -44,6 +44,20 @@ pub fn is_variables_file(name: &str) -> bool {
     name == VARIABLES_FILE || name.starts_with(VARIABLE_FILES) && is_read()
 }
 
+/// Whether an error is of a file itself and not of the disk: its permissions, its kind, the length of its path, or that it has vanished.
+pub fn is_of_the_file(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied
+            | io::ErrorKind::NotFound
+            | io::ErrorKind::AlreadyExists
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::InvalidFilename
+            | io::ErrorKind::InvalidData
+    ) || error.raw_os_error() == Some(nix::libc::ELOOP)
+}
+
 /// Read buffer size in bytes.
 const CHUNK: usize = 256 << 10;
 

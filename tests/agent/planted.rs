@@ -73,3 +73,22 @@ async fn planted_files_are_deleted_before_the_apply() {
         );
     }
 }
+
+/// A test may run as root, who can read every directory; a path of this length is read by nobody.
+#[tokio::test]
+async fn unreadable_directory_is_the_codes_fault() {
+    let plants = "name=$(printf %0200d 0); for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22; do mkdir $name && cd $name; done";
+    let mut a = with_places(&json!({}), &[("PLAN", plants)]);
+    let failure = a
+        .fails(FailureClass::Configuration, reason::SOURCE_INVALID)
+        .await;
+    let named = failure.message.starts_with("cannot read ") && failure.message.contains("/0000");
+    assert!(
+        named
+            && failure
+                .message
+                .contains("code of the stack or a hook made it so"),
+        "{}",
+        failure.message
+    );
+}

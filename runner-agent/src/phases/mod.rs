@@ -42,7 +42,6 @@ mod variables;
 use std::{
     ffi::OsString,
     fs::File,
-    io,
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -57,7 +56,7 @@ use crate::{
     classify::{self, OrInternal as _},
     files, guard,
     host::Host,
-    plan_checksum::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
+    plan_checksum::{Digests, Facts, Parts, TreeError, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Verified, Work},
     process::{Children, Command, Exit, Log, Sink, kill_others},
     report::redact::Redactor,
@@ -212,7 +211,7 @@ impl PhaseRunner {
                 } else {
                     source_digest(&root, &below, &given_files::apart(&given, &below))
                 }
-                .or_internal(FAILED)?,
+                .map_err(|error| unread(&error))?,
                 tool,
             };
             Ok((checksum(&facts, &digests), Parts::of(&facts, &digests)))
@@ -268,6 +267,16 @@ impl PhaseRunner {
     }
 }
 
+/// The failure for a work directory that cannot be read. Neither git nor an archive leaves one, so the code or a hook did.
+fn unread(error: &TreeError) -> Failure {
+    if !files::is_of_the_file(error.error()) {
+        return classify::internal("the manifest cannot be computed", error);
+    }
+    Reason::SourceInvalid.failure(format!(
+        "{error}; code of the stack or a hook made it so, since a source has no such file; nothing was applied"
+    ))
+}
+
 /// The digest of a stack's lock file, if any. The file may be a link to one that several stacks of the source share. A link out of
 /// the source is refused, since the bundle could not include it. A person's own folder has no top, so nothing is refused there.
 fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failure> {
@@ -290,7 +299,7 @@ fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failu
     }
     match files::left(&real, MAX_LOCK).and_then(files::digest) {
         Ok(digest) => Ok(Some(digest)),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+        Err(error) if files::is_of_the_file(&error) => {
             Err(refused(&format!("the lock file {error}")))
         }
         Err(error) => Err(classify::internal("the lock file cannot be read", &error)),
@@ -515,7 +524,7 @@ mod tests {
             settings.clone(),
             Arc::new(Pod::new(settings)),
             Children::default(),
-            Log::to(io::sink()),
+            Log::to(std::io::sink()),
         )
     }
 }

@@ -230,6 +230,9 @@ fn of_tree(error: &TreeError) -> Failure {
     let reason = match error {
         TreeError::OutsideFile(_) | TreeError::OutsideLink(_) => Reason::SourceInvalid,
         TreeError::NoStack { .. } => Reason::PathNotFound,
+        TreeError::Io { what, error } if files::is_of_the_file(error) => {
+            return Reason::SourceInvalid.failure(format!("{what}: {error}"));
+        }
         TreeError::Io { what, error } => return internal(what, error),
     };
     reason.failure(error.to_string())
@@ -265,6 +268,20 @@ mod tests {
                 "git not started: the attempt is being stopped"
             )
         );
+        // EACCES, ENOTDIR, ENAMETOOLONG, ELOOP.
+        for code in [13, 20, 36, 40] {
+            let failure = of_tree(&TreeError::Io {
+                what: "net cannot be read".into(),
+                error: std::io::Error::from_raw_os_error(code),
+            });
+            assert_eq!(
+                failure.reason,
+                reason::SOURCE_INVALID,
+                "{}",
+                failure.message
+            );
+            assert!(failure.message.starts_with("net cannot be read: "));
+        }
         let full = std::io::Error::from_raw_os_error(28);
         let failure = of_tree(&TreeError::Io {
             what: "main.tf cannot be written".into(),

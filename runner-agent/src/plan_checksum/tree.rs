@@ -7,16 +7,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crds::text::clip;
 use sha2::{Digest, Sha256};
 
 use crate::files;
 
 /// A file or directory cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read {path}: {error}", path = path.display())]
+#[error("cannot read {path}: {error}", path = clip(&path.to_string_lossy(), 300))]
 pub struct TreeError {
     path: PathBuf,
     error: io::Error,
+}
+
+impl TreeError {
+    pub fn error(&self) -> &io::Error {
+        &self.error
+    }
 }
 
 /// The digest of everything below `root`, except paths (relative to `root`) for which `skip` returns true.
