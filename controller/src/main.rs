@@ -44,6 +44,9 @@ enum Command {
     Datastore(datastore::settings::Settings),
     /// Follows Git repositories, and stores the snapshots that layers plan.
     Sources(sources::settings::Settings),
+    /// Connects ssh of `sources` with a server, as a ProxyCommand.
+    #[command(hide = true)]
+    Connect(sources::proxy::Connect),
     /// Receives webhooks of forges.
     Server(server::settings::Settings),
 }
@@ -52,7 +55,7 @@ fn main() -> anyhow::Result<()> {
     let command = Cli::parse().command;
     let log = match &command {
         // It logs nothing; warnings go to standard error.
-        Command::Convert(_) => "off",
+        Command::Convert(_) | Command::Connect(_) => "off",
         Command::Run(Settings { log, .. })
         | Command::Datastore(datastore::settings::Settings { log, .. })
         | Command::Sources(sources::settings::Settings { log, .. })
@@ -70,6 +73,7 @@ fn main() -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut runtime = match &command {
         Command::Convert(options) => return convert::run(options),
+        Command::Connect(connect) => return Ok(connect.clone().run()?),
         // One thread: most of the work is waiting for the API server, and each thread would retain its own memory. The server computes
         // signatures in chunks, and other requests run in between.
         Command::Run(_) | Command::Server(_) => tokio::runtime::Builder::new_current_thread(),
@@ -93,7 +97,7 @@ fn main() -> anyhow::Result<()> {
         .block_on(async {
             let (client, clock) = client().await?;
             match command {
-                Command::Convert(_) => Ok(()),
+                Command::Convert(_) | Command::Connect(_) => Ok(()),
                 Command::Run(settings) => work(settings, client, clock).await,
                 Command::Server(settings) => server::run(settings, client, clock).await,
                 Command::Datastore(settings) => datastore::run(settings, client, clock).await,

@@ -6,7 +6,7 @@ use crds::{
     reason::next_step::{Facts, Place, next_step},
     text::clip,
 };
-use source::FetchError;
+use source::{Ended, FetchError, Refusal, git_errors::refused};
 
 use crate::git::GitError;
 
@@ -26,6 +26,31 @@ impl Problem {
         }
     }
 
+    /// The problem for git's failed request to a URL. What is no repository gets one reason and text, so that no port of the cluster's network
+    /// tells itself from another; the cause is logged. Of other servers than the repository's own, which who pushes may name, nothing else is
+    /// told.
+    pub fn refused(url: &str, own: bool, revision: &str, ended: &Ended) -> Self {
+        let error: FetchError<GitError> = refused(url, revision, ended);
+        match &error {
+            FetchError::Refused { refusal, message } if !is_told(*refusal, own) => {
+                Self::no_repository(url, message)
+            }
+            _ => error.into(),
+        }
+    }
+
+    /// Nothing that can be used answers.
+    pub fn no_repository(what: &str, cause: &str) -> Self {
+        tracing::warn!(what, cause, "not fetched");
+        Self::new(
+            Reason::SourceUnreachable,
+            format!(
+                "{} is no repository that answers; the log of `controller sources` has the cause",
+                clip(what, 300)
+            ),
+        )
+    }
+
     pub fn class(&self) -> FailureClass {
         self.reason.class().unwrap_or(FailureClass::Internal)
     }
@@ -39,15 +64,13 @@ impl Problem {
                 "compare the key that the message names with the one that the host's owner publishes, and put its line into known_hosts of the \
                  Secret that spec.secretRef names"
             }
-            Reason::RepositoryNotFound => {
-                "correct spec.url, or let the credentials see the repository"
-            }
             Reason::RevisionNotFound => {
                 "push the ref, or correct spec.ref of the layers that name it"
             }
             Reason::InvalidSpec | Reason::SourceInvalid => "correct what the message names",
             Reason::SourceUnreachable => {
-                "make sure that the cluster can reach the host that the message names"
+                "make sure that a Git repository is at the URL that the message names, that the cluster can reach it, and that its address is not one \
+                 of those that `controller sources` denies (loopback, link-local, the API server, the chart's sources.deniedCIDRs)"
             }
             Reason::AgentFault | Reason::ToolKilled => {
                 "see in the log of `controller sources` what happened"
@@ -62,6 +85,15 @@ impl Problem {
             }
         };
         format!("{first}; it is tried again by itself, and at once after: {again}")
+    }
+}
+
+/// Whether the kind of a refusal is told.
+const fn is_told(refusal: Refusal, own: bool) -> bool {
+    match refusal {
+        Refusal::NoRepository | Refusal::Unreachable => false,
+        Refusal::Unauthorized | Refusal::HostKey | Refusal::Invalid => own,
+        Refusal::NoRevision | Refusal::DiskFull => true,
     }
 }
 

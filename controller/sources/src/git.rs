@@ -12,26 +12,25 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
-use source::{Ended, Git, authorities};
+use source::{Ended, Git, Repository, authorities};
 use std::os::unix::process::ExitStatusExt as _;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     process::{ChildStdin, Command},
 };
 
+use crate::proxy::Outbound;
+
 /// Environment variables passed to git and ssh.
-const INHERITED: [&str; 11] = [
-    "PATH",
+const INHERITED: [&str; 3] = ["PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"];
+/// Those of the operator's proxy, passed for servers that it serves. Without its exceptions: a redirect to one would be a direct connection.
+const PROXY: [&str; 6] = [
     "http_proxy",
     "https_proxy",
-    "no_proxy",
     "HTTP_PROXY",
     "HTTPS_PROXY",
-    "NO_PROXY",
     "ALL_PROXY",
     "all_proxy",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
 ];
 /// Additional environment of local commands. It disables configuration files and git's check of the directory's owner.
 const LOCAL: [(&str, &str); 8] = [
@@ -46,6 +45,8 @@ const LOCAL: [(&str, &str); 8] = [
 ];
 /// Maximum size of stored standard error, in bytes.
 const SAID: usize = 64 << 10;
+/// Maximum size of standard error, in bytes: a server may print on it for as long as git runs.
+const MAX_SAID: usize = 16 << 20;
 /// Maximum size of standard output when it is not needed, in bytes.
 const LITTLE: usize = 64 << 10;
 
@@ -55,18 +56,37 @@ pub enum GitError {
     NotStarted(#[source] io::Error),
     #[error("`git {command}` was ended: it took longer than {} s", deadline.as_secs())]
     TooLong { command: String, deadline: Duration },
-    #[error("`git {0}` printed more than {1} bytes")]
-    TooMuch(String, usize),
+    #[error("`git {0}` was ended: it printed more than {1}")]
+    TooMuch(String, String),
     #[error(
         "it was not fetched: its mirror would be larger than {0} MiB, which is all that mirrors may take (--mirrors-mib)"
     )]
     TooLarge(u64),
 }
 
+/// How much a command may print before it is ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Most {
+    pub bytes: usize,
+    /// Records that end with NUL.
+    pub records: usize,
+}
+
+impl From<usize> for Most {
+    fn from(bytes: usize) -> Self {
+        Self {
+            bytes,
+            records: usize::MAX,
+        }
+    }
+}
+
 /// How to run git.
 #[derive(Clone, Debug)]
 pub struct Commands {
     inherited: Vec<(OsString, OsString)>,
+    /// The way to servers; direct when `None`.
+    pub outbound: Option<Outbound>,
     deadline: Duration,
     secrets: Vec<String>,
 }
@@ -82,13 +102,11 @@ pub struct Output {
 impl Commands {
     /// Runs git with this private home directory and this timeout per command.
     pub fn new(home: &Path, deadline: Duration) -> Self {
-        let mut inherited: Vec<(OsString, OsString)> = INHERITED
-            .into_iter()
-            .filter_map(|name| Some((name.into(), std::env::var_os(name)?)))
-            .collect();
+        let mut inherited = from_env(&INHERITED);
         inherited.push(("HOME".into(), home.into()));
         Self {
             inherited,
+            outbound: None,
             deadline,
             secrets: Vec::new(),
         }
@@ -114,9 +132,15 @@ impl Commands {
         }
     }
 
-    /// The base environment of git, without credentials for servers.
-    pub fn inherited(&self) -> Vec<(OsString, OsString)> {
-        self.inherited.clone()
+    /// The environment of git for requests of a repository to a URL.
+    pub fn towards(&self, url: &str, repository: &Repository) -> Vec<(OsString, OsString)> {
+        let mut env = self.inherited.clone();
+        let proxy = self.outbound.as_ref().and_then(|way| way.proxy(url));
+        if proxy.is_none() {
+            env.extend(from_env(&PROXY));
+        }
+        let proxy = proxy.map(|proxy| ("http.proxy", proxy));
+        repository.env(env, proxy.as_slice())
     }
 
     /// The environment of local commands, which contact no server.
@@ -132,8 +156,7 @@ impl Commands {
         command
     }
 
-    /// Runs git in a directory, with exactly this environment and input, to its end; returns at most `most` bytes of
-    /// output.
+    /// Runs git in a directory, with exactly this environment and input, to its end, or until it prints more than `most`.
     ///
     /// # Errors
     /// When it did not finish.
@@ -143,8 +166,9 @@ impl Commands {
         env: &[(OsString, OsString)],
         dir: &Path,
         input: Vec<u8>,
-        most: usize,
+        most: impl Into<Most>,
     ) -> Result<Output, GitError> {
+        let most = most.into();
         let name = || args.first().copied().unwrap_or_default().to_owned();
         let mut command = Command::new("git");
         command
@@ -163,24 +187,27 @@ impl Commands {
         let _group = Group(child.id());
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        // A command that exits early does not read its input; its own error is more useful than that of `give`.
+        // The first error ends git. A command that exits early does not read its input; its own error is more useful than that of `give`.
         let whole = async {
-            tokio::join!(
-                give(stdin, &input),
+            tokio::try_join!(
+                async {
+                    let _ = give(stdin, &input).await;
+                    Ok(())
+                },
                 up_to(stdout, most),
                 tail(stderr),
-                child.wait()
+                async { child.wait().await.map_err(Stop::Io) }
             )
         };
         let ended = tokio::time::timeout(self.deadline, whole).await;
-        let (_, stdout, said, status) = ended.map_err(|_| GitError::TooLong {
+        let ended = ended.map_err(|_| GitError::TooLong {
             command: name(),
             deadline: self.deadline,
         })?;
-        let status = status.map_err(GitError::NotStarted)?;
-        let stdout = stdout
-            .map_err(GitError::NotStarted)?
-            .ok_or_else(|| GitError::TooMuch(name(), most))?;
+        let ((), stdout, said, status) = ended.map_err(|stop| match stop {
+            Stop::Io(error) => GitError::NotStarted(error),
+            Stop::TooMuch(what) => GitError::TooMuch(name(), what),
+        })?;
         Ok(Output {
             ended: self.ended(status, &said),
             stdout,
@@ -218,6 +245,14 @@ impl Git for Commands {
     }
 }
 
+/// The set ones of these environment variables.
+fn from_env(names: &[&str]) -> Vec<(OsString, OsString)> {
+    names
+        .iter()
+        .filter_map(|name| Some((name.into(), std::env::var_os(name)?)))
+        .collect()
+}
+
 /// A process group that is killed on drop.
 struct Group(Option<u32>);
 
@@ -237,32 +272,52 @@ async fn give(stdin: Option<ChildStdin>, input: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The whole stream; `None` when it is longer than `most`. Always reads to the end, so that the writer does not block.
-async fn up_to(stream: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<Option<Vec<u8>>> {
-    let mut all = Vec::new();
-    let Some(mut stream) = stream else {
-        return Ok(Some(all));
-    };
-    (&mut stream)
-        .take(most as u64 + 1)
-        .read_to_end(&mut all)
-        .await?;
-    tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
-    Ok((all.len() <= most).then_some(all))
+/// Why a stream is not read to its end.
+enum Stop {
+    Io(io::Error),
+    TooMuch(String),
 }
 
-async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
-    let (mut kept, mut piece) = (Vec::new(), vec![0; 4 << 10]);
+/// The whole stream.
+async fn up_to(stream: Option<impl AsyncRead + Unpin>, most: Most) -> Result<Vec<u8>, Stop> {
+    let (mut all, mut piece, mut records) = (Vec::new(), vec![0; 64 << 10], 0);
     let Some(mut stream) = stream else {
-        return kept;
+        return Ok(all);
+    };
+    loop {
+        let count = stream.read(&mut piece).await.map_err(Stop::Io)?;
+        let new = piece.get(..count).unwrap_or_default();
+        if new.is_empty() {
+            return Ok(all);
+        }
+        all.extend_from_slice(new);
+        records += new.iter().filter(|byte| **byte == 0).count();
+        if all.len() > most.bytes {
+            return Err(Stop::TooMuch(format!("{} bytes", most.bytes)));
+        }
+        if records > most.records {
+            return Err(Stop::TooMuch(format!("{} entries", most.records)));
+        }
+    }
+}
+
+/// The end of the stream.
+async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, Stop> {
+    let (mut kept, mut piece, mut all) = (Vec::new(), vec![0; 4 << 10], 0);
+    let Some(mut stream) = stream else {
+        return Ok(kept);
     };
     while let Ok(count @ 1..) = stream.read(&mut piece).await {
+        all += count;
+        if all > MAX_SAID {
+            return Err(Stop::TooMuch(format!("{MAX_SAID} bytes of messages")));
+        }
         kept.extend_from_slice(piece.get(..count).unwrap_or_default());
         if kept.len() > 2 * SAID {
             kept.drain(..kept.len() - SAID);
         }
     }
-    kept
+    Ok(kept)
 }
 
 /// Size of all files below a directory, in bytes. Unreadable files count as 0.
@@ -321,6 +376,39 @@ mod tests {
             refused.code != 0 && !refused.output.contains("t0ken"),
             "{refused:?}"
         );
+    }
+
+    /// A command that would print for ever is ended at once, whichever stream and limit it is.
+    #[tokio::test]
+    async fn endless_output_ends_git_at_once() {
+        let (dir, commands) = commands();
+        let rows = [
+            ("exec yes", Most::from(1 << 20), "1048576 bytes"),
+            (
+                "while :; do printf x\\\\0; done",
+                Most {
+                    bytes: 1 << 20,
+                    records: 1000,
+                },
+                "1000 entries",
+            ),
+            ("exec yes >&2", Most::from(100), "bytes of messages"),
+        ];
+        for (script, most, limit) in rows {
+            let mut env = commands.local();
+            let alias = format!("'alias.endless=!{script}'");
+            env.push(("GIT_CONFIG_PARAMETERS".into(), alias.into()));
+            let begun = Instant::now();
+            let error = commands
+                .output(&["endless"], &env, dir.path(), Vec::new(), most)
+                .await
+                .unwrap_err();
+            assert!(
+                matches!(error, GitError::TooMuch(..)) && begun.elapsed().as_secs() < 30,
+                "{error}"
+            );
+            assert!(error.to_string().ends_with(limit), "{error}");
+        }
     }
 
     #[tokio::test]

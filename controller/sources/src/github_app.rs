@@ -21,7 +21,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use source::Url;
 
-use crate::failure::Problem;
+use crate::{failure::Problem, proxy::Outbound};
 
 /// Minimum remaining validity of a token to be used: a fetch may take long.
 const LEFT: SignedDuration = SignedDuration::from_mins(5);
@@ -141,6 +141,8 @@ pub struct Tokens {
     given: Mutex<BTreeMap<String, (String, Timestamp)>>,
     /// The operator's certificate authorities, PEM.
     own: Option<String>,
+    /// The way to servers; direct when `None`.
+    outbound: Option<Outbound>,
 }
 
 #[derive(Deserialize)]
@@ -151,9 +153,10 @@ struct Answer {
 
 impl Tokens {
     /// Starts empty; also trusts these certificate authorities, PEM.
-    pub fn trusting(own: Option<String>) -> Self {
+    pub fn trusting(own: Option<String>, outbound: Outbound) -> Self {
         Self {
             own,
+            outbound: Some(outbound),
             ..Self::default()
         }
     }
@@ -175,7 +178,7 @@ impl Tokens {
         {
             return Ok(token.clone());
         }
-        let answer = ask(app, &api, self.own.as_deref(), authority, now).await?;
+        let answer = self.ask(app, &api, authority, now).await?;
         let mut all = self.lock();
         all.retain(|_, (_, until)| *until > now);
         all.insert(name, (answer.token.clone(), answer.expires_at));
@@ -185,92 +188,100 @@ impl Tokens {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (String, Timestamp)>> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-async fn ask(
-    app: &App,
-    api: &str,
-    own: Option<&str>,
-    authority: Option<&str>,
-    now: Timestamp,
-) -> Result<Answer, Problem> {
-    let place = format!("{api}app/installations/{}/access_tokens", app.installation);
-    let said = |reason, why: &str| {
-        Problem::new(
-            reason,
-            format!("no token of GitHub App {} from {place}: {why}", app.id),
-        )
-    };
-    let jwt = app
-        .jwt(now)
-        .ok_or_else(|| said(Reason::SourceUnauthorized, "its key cannot sign"))?;
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // The program installs it, but other users of this crate may not, and reqwest would panic.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-    let mut builder = reqwest::Client::builder()
-        .user_agent(concat!("pawl/", env!("CARGO_PKG_VERSION")))
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(DEADLINE);
-    for (pem, place) in [(own, "--ca"), (authority, "ca.crt of the Secret")] {
-        let Some(pem) = pem else { continue };
-        let all = reqwest::Certificate::from_pem_bundle(pem.as_bytes())
-            .ok()
-            .filter(|all| !all.is_empty());
-        let all = all.ok_or_else(|| {
-            said(
-                Reason::SourceUnauthorized,
-                &format!("{place} has no certificate in PEM"),
+    async fn ask(
+        &self,
+        app: &App,
+        api: &str,
+        authority: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Answer, Problem> {
+        let place = format!("{api}app/installations/{}/access_tokens", app.installation);
+        let said = |reason, why: &str| {
+            Problem::new(
+                reason,
+                format!("no token of GitHub App {} from {place}: {why}", app.id),
             )
-        })?;
-        builder = builder.tls_certs_merge(all);
-    }
-    let client = builder
-        .build()
-        .map_err(|error| said(Reason::AgentFault, &causes(&error)))?;
-    let body = json!({"permissions": {"contents": "read"}}).to_string();
-    let request = client
-        .post(&place)
-        .bearer_auth(jwt)
-        .header("Accept", "application/vnd.github+json")
-        .body(body);
-    let mut answer = request
-        .send()
-        .await
-        .map_err(|error| said(Reason::SourceUnreachable, &causes(&error)))?;
-    let status = answer.status();
-    let mut text = Vec::new();
-    while let Some(piece) = answer
-        .chunk()
-        .await
-        .map_err(|error| said(Reason::SourceUnreachable, &causes(&error)))?
-    {
-        text.extend_from_slice(&piece);
-        if text.len() > MAX_ANSWER {
+        };
+        let jwt = app
+            .jwt(now)
+            .ok_or_else(|| said(Reason::SourceUnauthorized, "its key cannot sign"))?;
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            // The program installs it, but other users of this crate may not, and reqwest would panic.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("pawl/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(DEADLINE);
+        for (pem, place) in [
+            (self.own.as_deref(), "--ca"),
+            (authority, "ca.crt of the Secret"),
+        ] {
+            let Some(pem) = pem else { continue };
+            let all = reqwest::Certificate::from_pem_bundle(pem.as_bytes())
+                .ok()
+                .filter(|all| !all.is_empty());
+            let all = all.ok_or_else(|| {
+                said(
+                    Reason::SourceUnauthorized,
+                    &format!("{place} has no certificate in PEM"),
+                )
+            })?;
+            builder = builder.tls_certs_merge(all);
+        }
+        if let Some(proxy) = self.outbound.as_ref().and_then(|way| way.proxy(api)) {
+            let proxy = reqwest::Proxy::all(proxy);
+            builder =
+                builder.proxy(proxy.map_err(|error| said(Reason::AgentFault, &causes(&error)))?);
+        }
+        let client = builder
+            .build()
+            .map_err(|error| said(Reason::AgentFault, &causes(&error)))?;
+        let body = json!({"permissions": {"contents": "read"}}).to_string();
+        let request = client
+            .post(&place)
+            .bearer_auth(jwt)
+            .header("Accept", "application/vnd.github+json")
+            .body(body);
+        let mut answer = request
+            .send()
+            .await
+            .map_err(|error| Problem::no_repository(&place, &causes(&error)))?;
+        let status = answer.status();
+        let mut text = Vec::new();
+        while let Some(piece) = answer
+            .chunk()
+            .await
+            .map_err(|error| said(Reason::SourceUnreachable, &causes(&error)))?
+        {
+            text.extend_from_slice(&piece);
+            if text.len() > MAX_ANSWER {
+                return Err(said(
+                    Reason::SourceUnreachable,
+                    "an answer that is too long",
+                ));
+            }
+        }
+        if !status.is_success() {
+            let refused = matches!(status.as_u16(), 401 | 403 | 404 | 422);
+            let reason = if refused {
+                Reason::SourceUnauthorized
+            } else {
+                Reason::SourceUnreachable
+            };
             return Err(said(
-                Reason::SourceUnreachable,
-                "an answer that is too long",
+                reason,
+                &format!("{status}: {}", clip(&String::from_utf8_lossy(&text), 200)),
             ));
         }
+        serde_json::from_slice(&text).map_err(|error| {
+            said(
+                Reason::SourceUnreachable,
+                &format!("an answer that is not understood: {error}"),
+            )
+        })
     }
-    if !status.is_success() {
-        let refused = matches!(status.as_u16(), 401 | 403 | 404 | 422);
-        let reason = if refused {
-            Reason::SourceUnauthorized
-        } else {
-            Reason::SourceUnreachable
-        };
-        return Err(said(
-            reason,
-            &format!("{status}: {}", clip(&String::from_utf8_lossy(&text), 200)),
-        ));
-    }
-    serde_json::from_slice(&text).map_err(|error| {
-        said(
-            Reason::SourceUnreachable,
-            &format!("an answer that is not understood: {error}"),
-        )
-    })
 }
 
 #[cfg(test)]

@@ -17,12 +17,14 @@
 //! | [`server`] | access to a repository | through the others |
 //! | [`mirror`], [`submodules`] | bare, shallow copies of repositories | git, disk |
 //! | [`git`] | running git | processes |
+//! | [`proxy`], [`addresses`] | the way of git to servers, and the addresses that it may reach | the network |
 //! | [`credentials`], [`github_app`] | credentials for servers | the forge's API |
 //! | [`store`] | storage of snapshots | the datastore |
 //! | [`gc`] | deletion of unused snapshots | the API server, the datastore |
 //! | [`failure`] | failures: reason, message, next step | nothing |
 //! | [`metrics`] | metrics | nothing |
 
+pub mod addresses;
 pub mod commit;
 pub mod credentials;
 pub mod failure;
@@ -33,6 +35,7 @@ pub mod github_app;
 pub mod glob;
 pub mod metrics;
 pub mod mirror;
+pub mod proxy;
 pub mod references;
 pub mod refs;
 pub mod relevance;
@@ -60,11 +63,13 @@ use serving::health;
 use source::authorities;
 use tokio::signal::unix::{SignalKind, signal};
 
+use addresses::Addresses;
 use follow::Follow;
 use git::Commands;
 use github_app::Tokens;
 use metrics::Metrics;
 use mirror::Mirrors;
+use proxy::Outbound;
 use server::Servers;
 use settings::Settings;
 use slots::Slots;
@@ -93,7 +98,7 @@ pub async fn run(
     );
     let scopes = settings.scopes();
     let metrics = Arc::new(Metrics::awaiting(2 * scopes.len()));
-    let (private, syncer) = syncer(&settings, snapshots)?;
+    let (private, syncer) = syncer(&settings, snapshots).await?;
     let shared = Arc::new(Shared {
         client,
         clock,
@@ -133,7 +138,7 @@ pub async fn run(
 }
 
 /// Creates the syncer, and the directory of private keys, which is deleted on drop.
-fn syncer<B: Snapshots>(
+async fn syncer<B: Snapshots>(
     settings: &Settings,
     snapshots: B,
 ) -> anyhow::Result<(tempfile::TempDir, Syncer<B>)> {
@@ -163,10 +168,27 @@ fn syncer<B: Snapshots>(
             .context("the certificate authorities cannot be written")?;
         git = git.trusting(&file);
     }
+    let mut api_server = Vec::new();
+    if let Ok(named) = std::env::var("KUBERNETES_SERVICE_HOST") {
+        for name in [&*named, "kubernetes.default.svc"] {
+            let found = tokio::net::lookup_host((name, 0)).await;
+            api_server.extend(found.into_iter().flatten().map(|address| address.ip()));
+        }
+    }
+    let addresses = Addresses::new(
+        &settings.denied_cidrs,
+        &api_server,
+        settings.allow_local_addresses,
+    );
+    let program = std::env::current_exe().context("this program has no path")?;
+    let outbound = Outbound::start(addresses, &program.to_string_lossy())
+        .await
+        .context("the proxy of git cannot listen")?;
+    git.outbound = Some(outbound.clone());
     let servers = Servers {
         git,
         mirrors: Arc::new(mirrors),
-        tokens: Tokens::trusting(ca),
+        tokens: Tokens::trusting(ca, outbound),
         private: private.path().to_owned(),
     };
     Ok((

@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -11,28 +10,28 @@ use std::{
 };
 
 use crds::Reason;
-use source::{
-    FetchError,
-    git::is_refused,
-    git_errors::{contents_refused, refused},
-    lfs,
-};
+use source::{Repository, git::is_refused, git_errors::contents_refused, lfs};
 
 use crate::{
     failure::Problem,
-    git::{Commands, GitError, Output, size},
+    git::{Commands, GitError, Most, Output, size},
     tree::Tree,
     walk::{Ask, Known, understood},
 };
 
-/// Maximum size of a tree listing, in bytes.
-const MAX_TREE: usize = 64 << 20;
+/// Maximum size of a tree listing, and the number of files and directories that a snapshot may have.
+const MAX_TREE: Most = Most {
+    bytes: 64 << 20,
+    records: source::snapshot::LIMITS.entries,
+};
 /// Maximum size of code in one read, in bytes.
 const MAX_CODE: usize = 256 << 20;
 /// Maximum size of a commit object, in bytes.
 const MAX_COMMIT: usize = 1 << 20;
 /// Number of fetched commits after which a mirror is recreated, which is cheaper than a git gc.
 const MAX_COMMITS: usize = 200;
+/// The server of large files, for people.
+const LARGE: &str = "the server of the large files of Git LFS";
 /// Interval of size checks during a fetch.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -155,8 +154,8 @@ pub struct Mirror<'a> {
     /// UID of the repository.
     pub uid: &'a str,
     pub git: &'a Commands,
-    /// Environment of git for requests to the server.
-    pub env: Vec<(OsString, OsString)>,
+    /// Its server, with credentials.
+    pub repository: &'a Repository,
 }
 
 impl Mirror<'_> {
@@ -195,6 +194,7 @@ impl Mirror<'_> {
         let was_there = self.dir().join("HEAD").is_file();
         let mut fetched = self.fetch_into(url, commit).await;
         if was_there
+            && self.is_own(url)
             && fetched
                 .as_ref()
                 .is_err_and(|problem| problem.reason == Reason::SourceUnreachable)
@@ -220,7 +220,7 @@ impl Mirror<'_> {
             .into_iter()
             .chain(["--depth=1", "--", url, &wanted])
             .collect();
-        let mut output = self.remote(&shallow).await?;
+        let mut output = self.remote(url, &shallow).await?;
         if output.ended.code != 0 && is_refused(&output.ended.output) {
             let all = [
                 "--",
@@ -229,7 +229,7 @@ impl Mirror<'_> {
                 "+refs/tags/*:refs/pawl-all/tags/*",
             ];
             let full: Vec<&str> = common.into_iter().chain(all).collect();
-            output = self.remote(&full).await?;
+            output = self.remote(url, &full).await?;
             if output.ended.code == 0 {
                 let noted = self
                     .local(&["update-ref", &kept(commit), commit], Vec::new(), 4096)
@@ -245,8 +245,12 @@ impl Mirror<'_> {
         if output.ended.code == 0 {
             return Ok(());
         }
-        let error: FetchError<GitError> = refused(url, commit, &output.ended);
-        Err(error.into())
+        Err(Problem::refused(
+            url,
+            self.is_own(url),
+            commit,
+            &output.ended,
+        ))
     }
 
     /// Fetches the contents of a commit's large files, if its `.gitattributes` use Git LFS, for its snapshot.
@@ -284,13 +288,13 @@ impl Mirror<'_> {
             .chain([&remote])
             .flat_map(|pair| ["-c", pair.as_str()]);
         let args: Vec<&str> = told.chain(["lfs", "fetch", "origin", commit]).collect();
-        let ended = self.remote(&args).await?.ended;
+        let ended = self.remote(url, &args).await?.ended;
         if ended.code == 0 {
             return Ok(());
         }
         let problem = Problem::from(contents_refused::<GitError>(url, &ended));
         if problem.reason == Reason::SourceUnreachable && !ended.output.contains(lfs::NO_PROGRAM) {
-            return Err(problem);
+            return Err(Problem::no_repository(LARGE, &problem.message));
         }
         tracing::warn!(
             commit,
@@ -316,7 +320,7 @@ impl Mirror<'_> {
     pub async fn tree(&self, commit: &str) -> Result<Tree, Problem> {
         let listing = self
             .read(
-                &["ls-tree", "-r", "-l", "-z", "--full-tree", commit],
+                &["ls-tree", "-r", "-t", "-l", "-z", "--full-tree", commit],
                 Vec::new(),
                 MAX_TREE,
             )
@@ -426,7 +430,12 @@ impl Mirror<'_> {
     }
 
     /// The output of a local command.
-    async fn read(&self, args: &[&str], input: Vec<u8>, most: usize) -> Result<Vec<u8>, Problem> {
+    async fn read(
+        &self,
+        args: &[&str],
+        input: Vec<u8>,
+        most: impl Into<Most>,
+    ) -> Result<Vec<u8>, Problem> {
         let output = self.local(args, input, most).await?;
         if output.ended.code == 0 {
             return Ok(output.stdout);
@@ -440,7 +449,12 @@ impl Mirror<'_> {
         Err(Problem::new(Reason::AgentFault, message))
     }
 
-    async fn local(&self, args: &[&str], input: Vec<u8>, most: usize) -> Result<Output, Problem> {
+    async fn local(
+        &self,
+        args: &[&str],
+        input: Vec<u8>,
+        most: impl Into<Most>,
+    ) -> Result<Output, Problem> {
         let dir = self.dir();
         // A missing directory would give the same error as a missing git.
         if !dir.is_dir() {
@@ -452,13 +466,18 @@ impl Mirror<'_> {
         self.git
             .output(args, &self.git.local(), &dir, input, most)
             .await
-            .map_err(|error| Problem::from(&error))
+            .map_err(|error| match error {
+                // Its input is the repository, not a server.
+                GitError::TooLong { .. } => Problem::new(Reason::SourceInvalid, error.to_string()),
+                error => Problem::from(&error),
+            })
     }
 
     /// Contacts a server, and aborts when the mirror becomes too large.
-    async fn remote(&self, args: &[&str]) -> Result<Output, Problem> {
+    async fn remote(&self, url: &str, args: &[&str]) -> Result<Output, Problem> {
         let dir = self.dir();
         self.mirrors.grows(self.uid);
+        let env = self.git.towards(url, self.repository);
         let watched = async {
             loop {
                 tokio::time::sleep(LOOK).await;
@@ -468,14 +487,33 @@ impl Mirror<'_> {
             }
         };
         let output = tokio::select! {
-            output = self.git.output(args, &self.env, &dir, Vec::new(), MAX_COMMIT) => output,
+            output = self.git.output(args, &env, &dir, Vec::new(), MAX_COMMIT) => output,
             error = watched => Err(error),
         };
         output.map_err(|error| {
             self.mirrors.remove(self.uid);
-            Problem::from(&error)
+            match error {
+                GitError::TooLong { .. } if !self.is_own(url) => {
+                    Problem::no_repository(url, &error.to_string())
+                }
+                error => Problem::from(&error),
+            }
         })
     }
+
+    /// Whether a URL leads to the repository's own server: the same scheme, user, host and port.
+    fn is_own(&self, url: &str) -> bool {
+        server(url) == server(self.repository.url().as_str())
+    }
+}
+
+/// The part of a URL before the path.
+fn server(url: &str) -> &str {
+    let end = url.find("://").map_or_else(
+        || url.find(':'),
+        |at| Some(at + 3 + url.get(at + 3..)?.find('/')?),
+    );
+    end.and_then(|end| url.get(..end)).unwrap_or(url)
 }
 
 /// The ref that retains a commit, so that later ones are fetched as deltas.
@@ -514,6 +552,18 @@ mod tests {
             [("aa", &b"x\ny"[..]), ("cc", b"")]
         );
         assert!(batch(b"aa blob 30\nx\n").is_none() && batch(b"nonsense").is_none());
+    }
+
+    #[test]
+    fn server_is_the_part_before_the_path() {
+        for (url, expected) in [
+            ("https://h:1/a/b", "https://h:1"),
+            ("git@h:a/b", "git@h"),
+            ("ssh://git@h/a", "ssh://git@h"),
+            ("https://h", "https://h"),
+        ] {
+            assert_eq!(server(url), expected);
+        }
     }
 
     /// Burrito 11.20: fetched data was never removed, until the volume was full and the pod evicted.

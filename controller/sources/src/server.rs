@@ -1,6 +1,6 @@
 //! Access to a repository: git contacts its server and stores the result in a mirror.
 
-use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, io::Write as _, path::PathBuf, sync::Arc};
 
 use crds::Reason;
 use futures::future::BoxFuture;
@@ -143,6 +143,15 @@ impl Servers {
                 .private
                 .join(format!("keys-{:016x}", rand::random::<u64>()));
             keys = Some(SshFiles::create(&dir, &logins).map_err(fault)?);
+            if let Some(way) = &git.outbound {
+                // The file ends with the options of all hosts.
+                let config = std::fs::File::options()
+                    .append(true)
+                    .open(dir.join("config"));
+                config
+                    .and_then(|mut config| config.write_all(way.ssh.as_bytes()))
+                    .map_err(fault)?;
+            }
             repository = repository.with_ssh(dir);
         }
         let mut authority = None;
@@ -166,16 +175,12 @@ impl Servers {
 }
 
 impl Server {
-    fn env(&self) -> Vec<(OsString, OsString)> {
-        self.repository.env(self.git.inherited(), &[])
-    }
-
     fn mirror(&self) -> Mirror<'_> {
         Mirror {
             mirrors: &self.mirrors,
             uid: &self.uid,
             git: &self.git,
-            env: self.env(),
+            repository: &self.repository,
         }
     }
 }
@@ -196,15 +201,14 @@ impl Remote for Server {
                 .into_iter()
                 .chain(patterns.iter().map(String::as_str))
                 .collect();
+            let env = self.git.towards(url, &self.repository);
             let output = self
                 .git
-                .output(&args, &self.env(), &self.private, Vec::new(), MAX_REFS)
+                .output(&args, &env, &self.private, Vec::new(), MAX_REFS)
                 .await;
             let output = output.map_err(|error| Problem::from(&error))?;
             if output.ended.code != 0 {
-                let error: FetchError<GitError> =
-                    source::git_errors::refused(url, "HEAD", &output.ended);
-                return Err(error.into());
+                return Err(Problem::refused(url, true, "HEAD", &output.ended));
             }
             Ok(Listing::parse(&String::from_utf8_lossy(&output.stdout)))
         })

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
+use ipnet::IpNet;
 
 /// Settings of `controller sources`.
 #[derive(Args, Clone, Debug)]
@@ -45,6 +46,12 @@ pub struct Settings {
     /// applies only to its host.
     #[arg(long, env = "PAWL_CA")]
     pub ca: Option<String>,
+    /// Blocks of addresses that Git may not reach, separated by commas, such as that of the cluster's Services: 10.96.0.0/12.
+    #[arg(long, value_delimiter = ',')]
+    pub denied_cidrs: Vec<IpNet>,
+    /// Lets Git reach loopback, link-local and metadata addresses, and the API server's. For tests.
+    #[arg(long, hide = true)]
+    pub allow_local_addresses: bool,
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, env = "PAWL_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,

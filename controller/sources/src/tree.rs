@@ -1,7 +1,10 @@
-//! The tree of a commit, as listed by `git ls-tree -r -l -z`.
+//! The tree of a commit, as listed by `git ls-tree -r -t -l -z`. Directories are listed, so that each step of a walk prints an entry and is
+//! counted, also where no file is; they are not kept.
 
 /// Mode of a symbolic link.
 const LINK: u32 = 0o120_000;
+/// Mode of a directory.
+const DIRECTORY: u32 = 0o040_000;
 /// Mode of a submodule's commit.
 const GITLINK: u32 = 0o160_000;
 
@@ -50,6 +53,7 @@ impl Tree {
                 format!("git lists a tree in a way that is not understood: {line}")
             })?);
         }
+        entries.retain(|entry: &Entry| entry.mode != DIRECTORY);
         entries.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(Self(entries))
     }
@@ -139,7 +143,7 @@ mod tests {
         let id = "a".repeat(40);
         let listing = format!(
             "100644 blob {id}      12\ta.tf\0120000 blob {id}       4\tapp/link\0100755 blob {id}       1\tapp/run me\0\
-             100644 blob {id}       1\tapp-old/x\0160000 commit {id}       -\tmodules/m\0"
+             100644 blob {id}       1\tapp-old/x\0040000 tree {id}       -\tapp\0160000 commit {id}       -\tmodules/m\0"
         );
         let tree = Tree::parse(listing.as_bytes()).unwrap();
         let names = |entries: &[Entry]| {

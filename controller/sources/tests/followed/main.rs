@@ -5,6 +5,7 @@
     reason = "a test that cannot go on ends here"
 )]
 
+mod hostile;
 mod private;
 
 use std::{
@@ -24,11 +25,13 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sources::{
+    addresses::Addresses,
     failure::Problem,
     follow::{Follow, Key, View},
     git::Commands,
     github_app::Tokens,
     mirror::Mirrors,
+    proxy::Outbound,
     schedule::{Cause, Memory, Tries},
     server::Servers,
     status::{self, Seen},
@@ -131,10 +134,15 @@ impl World {
             dir: tempfile::tempdir().unwrap(),
             puts: Mutex::default(),
         };
+        let denied = ["127.0.0.2/32".parse().unwrap()];
+        let addresses = Addresses::new(&denied, &[], true);
+        let outbound = Outbound::start(addresses, "/controller").await.unwrap();
+        let mut git = Commands::new(dirs[2].path(), Duration::from_secs(120));
+        git.outbound = Some(outbound.clone());
         let servers = Servers {
-            git: Commands::new(dirs[2].path(), Duration::from_secs(120)),
+            git,
             mirrors: Arc::new(Mirrors::new(dirs[1].path(), 1 << 30).unwrap()),
-            tokens: Tokens::default(),
+            tokens: Tokens::trusting(None, outbound),
             private: dirs[2].path().to_owned(),
         };
         let syncer = Syncer {

@@ -98,7 +98,8 @@ impl Place {
     }
 
     fn start_sources(&self) -> Result<Process> {
-        self.start_client("sources", self.metrics[1], "sources --mirrors={}/mirrors")
+        let options = "sources --mirrors={}/mirrors --allow-local-addresses";
+        self.start_client("sources", self.metrics[1], options)
     }
 
     fn start_controller(&self) -> Result<Process> {
