@@ -84,7 +84,10 @@ async fn unreadable_directory_is_the_codes_fault() {
         .await;
     let named = failure.message.starts_with("cannot read ") && failure.message.contains("/0000");
     assert!(
-        named && failure.message.contains("code of the stack or a hook made it so"),
+        named
+            && failure
+                .message
+                .contains("code of the stack or a hook made it so"),
         "{}",
         failure.message
     );

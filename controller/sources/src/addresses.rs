@@ -87,6 +87,7 @@ impl Addresses {
             return Err(refused());
         }
         let stream = timeout(CONNECT, TcpStream::connect(address)).await??;
+        stream.set_nodelay(true)?;
         // By its own address a process reaches itself as by loopback.
         let own = stream.local_addr()?.ip() == stream.peer_addr()?.ip();
         if own && !self.allows(Ipv4Addr::LOCALHOST.into()) {

@@ -2,8 +2,10 @@
 //! allows. The operator's proxy comes first: it resolves names itself, and its own rules decide.
 
 use std::{
-    io,
+    fs::File,
+    io::{self, Read, Write},
     net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr},
+    os::fd::AsFd as _,
     sync::Arc,
     thread,
     time::Duration,
@@ -83,6 +85,7 @@ async fn listen(listener: TcpListener, addresses: Arc<Addresses>) {
 }
 
 async fn serve(mut client: TcpStream, addresses: &Addresses) -> io::Result<()> {
+    client.set_nodelay(true)?;
     let (host, port) = timeout(ASKED, asked(&mut client)).await??;
     match addresses.connect(&host, port).await {
         Ok(mut server) => {
@@ -156,10 +159,23 @@ impl Connect {
         server.set_nonblocking(false)?;
         let to = server.try_clone()?;
         thread::spawn(move || {
-            let _ = io::copy(&mut io::stdin(), &mut &to);
+            let _ = copy(&mut io::stdin(), &mut &to);
             let _ = to.shutdown(Shutdown::Write);
         });
-        io::copy(&mut &server, &mut io::stdout()).map(drop)
+        // Without the line buffer of `Stdout`, in which packets of ssh would stay.
+        let mut own = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        copy(&mut &server, &mut own)
+    }
+}
+
+/// Copies at once what arrives. `io::copy` lets the kernel splice, which may hold back a packet until more follows.
+fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        match from.read(&mut piece)? {
+            0 => return Ok(()),
+            count => to.write_all(piece.get(..count).unwrap_or_default())?,
+        }
     }
 }
 

@@ -214,7 +214,7 @@ impl PhaseRunner {
                 } else {
                     source_digest(&root, &below, &given_files::apart(&given, &below))
                 }
-                .map_err(|error| unread(&error))?,
+                .map_err(|error| unread(&error, in_place))?,
                 tool,
             };
             Ok((checksum(&facts, &digests), Parts::of(&facts, &digests)))
@@ -270,14 +270,18 @@ impl PhaseRunner {
     }
 }
 
-/// The failure for a work directory that cannot be read. Neither git nor an archive leaves one, so the code or a hook did.
-fn unread(error: &TreeError) -> Failure {
+/// The failure for a work directory that cannot be read. Neither git nor an archive leaves one, so the code or a hook did; a person's own
+/// folder may be so.
+fn unread(error: &TreeError, in_place: bool) -> Failure {
     if !files::is_of_the_file(error.error()) {
         return classify::internal("the manifest cannot be computed", error);
     }
-    Reason::SourceInvalid.failure(format!(
-        "{error}; code of the stack or a hook made it so, since a source has no such file; nothing was applied"
-    ))
+    let why = if in_place {
+        "the checksum covers the whole folder, so the user of this command has to be able to read it"
+    } else {
+        "code of the stack or a hook made it so, since a source has no such file"
+    };
+    Reason::SourceInvalid.failure(format!("{error}; {why}; nothing was applied"))
 }
 
 /// The digest of a stack's lock file, if any. The file may be a link to one that several stacks of the source share. A link out of
