@@ -131,7 +131,7 @@ struct Change {
     reason: u64,
     action: u64,
     importing: bool,
-    has_change: bool,
+    has_action: bool,
     values: Vec<Option<Vec<u8>>>,
 }
 
@@ -201,7 +201,7 @@ impl<R: BufRead> Plan<R> {
 
     /// Reads the part that resources and outputs share.
     fn change(&mut self, of: &mut Change, with_values: bool, value: Value) -> Read<()> {
-        of.has_change = true;
+        of.has_action = true;
         let end = value.end()?;
         while let Some((field, value)) = self.wire.field(end)? {
             match field {
@@ -232,7 +232,7 @@ impl<R: BufRead> Plan<R> {
                 of.action, of.reason
             )));
         };
-        if of.address.is_empty() || !of.has_change {
+        if of.address.is_empty() || !of.has_action {
             return Err(Unread::of(
                 "it has a change without an address or an action",
             ));
