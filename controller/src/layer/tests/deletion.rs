@@ -85,10 +85,10 @@ fn deletion_of_a_stopped_destroy_causes_no_other() {
     type End = fn(&mut World);
     let ends: [(&str, End); 4] = [
         ("denied", |world| {
-            _ = world.waits(1).ends(RunResult::Rejected)
+            _ = world.waits(1).ends(RunResult::Rejected);
         }),
         ("expired", |world| {
-            _ = world.waits(1).ends(RunResult::Expired)
+            _ = world.waits(1).ends(RunResult::Expired);
         }),
         ("canceled", |world| _ = world.ends(RunResult::Canceled)),
         ("failed", |world| {

@@ -44,7 +44,7 @@ fn deletion_of_a_stopped_run_causes_no_other() {
     let ends: [(&str, End); 2] = [
         ("canceled", |world| _ = world.ends(RunResult::Canceled)),
         ("failed", |world| {
-            _ = world.fails("Configuration", "PlanFailed")
+            _ = world.fails("Configuration", "PlanFailed");
         }),
     ];
     for (how, end) in ends {
