@@ -102,6 +102,23 @@ pub(crate) async fn all_of_attempt(
     labelled(run, &of_attempt, true, ctx).await
 }
 
+/// Deletes by UID: a request that takes effect late must not delete what was created anew meanwhile.
+async fn each<K>(namespace: &str, params: &ListParams, ctx: &Cluster) -> Result<(), Error>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
+{
+    let found = ctx
+        .call("list rights", ctx.api::<K>(namespace).list_metadata(params))
+        .await?;
+    for one in &found.items {
+        object::<K>("delete rights", namespace, &one.name_any(), one.uid(), ctx).await?;
+    }
+    Ok(())
+}
+
 async fn labelled(
     run: &impl ResourceExt,
     and: &str,
@@ -128,6 +145,11 @@ async fn labelled(
             ctx.call_opt("delete pod", ctx.pod_api(&namespace).delete(&name, &params))
                 .await?;
         }
+    }
+    if at_once {
+        each::<RoleBinding>(&namespace, &of_run, ctx).await?;
+        each::<Role>(&namespace, &of_run, ctx).await?;
+        return each::<ServiceAccount>(&namespace, &of_run, ctx).await;
     }
     let (accounts, roles, bindings) = rights(&namespace, ctx);
     let params = DeleteParams::background();
