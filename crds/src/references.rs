@@ -8,11 +8,13 @@ use serde_json::Value;
 use crate::RunTemplate;
 
 /// Fields of a run's spec by which a repository's defaults would name something in the namespace of a layer: its Secrets, ConfigMaps,
-/// outputs and states, and tokens of its account. The policy `pawl-repository` asks their writer for the right to them.
-pub const IN_DEFAULTS: [&str; 7] = [
+/// outputs and states, and tokens of its account. Labels and annotations of a pod make an injector give it Secrets. The policy `pawl-repository` asks their writer for the right to them.
+pub const IN_DEFAULTS: [&str; 9] = [
     "credentials",
     "files",
+    "runner.annotations",
     "runner.imagePullSecrets",
+    "runner.labels",
     "stack",
     "variableFiles[].configMapKeyRef",
     "variableFiles[].secretKeyRef",
@@ -79,6 +81,7 @@ mod tests {
             (format!(r#"{{"files": [{{"path": "a", "secretKeyRef": {key}}}], "stack": "s"}}"#), "{}", "files stack"),
             (format!(r#"{{"files": [{{"path": "a", "secretKeyRef": {key}}}], "stack": "s"}}"#), r#"{"stack": "t"}"#, "files"),
             (r#"{"runner": {"imagePullSecrets": [{"name": "x"}]}}"#.into(), r#"{"runner": {"labels": {}}}"#, "runner.imagePullSecrets"),
+            (r#"{"runner": {"labels": {"a": "b"}, "annotations": {"a": "b"}}}"#.into(), r#"{"runner": {"labels": {"a": "c"}}}"#, "runner.annotations"),
             (format!(r#"{{"credentials": {{"cliConfig": {{"secretKeyRef": {key}}}}}}}"#),
                 r#"{"credentials": {"cliConfig": {"secretKeyRef": {"name": "own"}}}}"#, "credentials"),
             (format!(r#"{{"credentials": {{"cliConfig": {{"secretKeyRef": {key}}}}}}}"#),

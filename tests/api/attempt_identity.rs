@@ -109,7 +109,7 @@ impl Stage {
             .grant(&namespace, "control", &control, &user("operator"))
             .await?;
         // `kubectl debug` needs more than `edit`.
-        let debug = json!([{"apiGroups": [""], "resources": ["pods/ephemeralcontainers", "pods/resize"], "verbs": ["patch"]}]);
+        let debug = json!([{"apiGroups": [""], "resources": ["pods/ephemeralcontainers", "pods/resize", "pods/status"], "verbs": ["patch"]}]);
         world
             .grant(&namespace, "debug", &debug, &user("tenant"))
             .await?;
@@ -341,6 +341,10 @@ async fn only_control_changes_objects_of_attempts(world: World) -> Result<()> {
         ["a deadline", "tenant", mine, {"spec": {"activeDeadlineSeconds": 1}}, "no"],
         ["a toleration", "tenant", mine,
             [{"op": "add", "path": "/spec/tolerations/-", "value": {"key": "x", "operator": "Exists"}}], "no"],
+        ["no label, by its status", "tenant", format!("{mine}/status"), label(names::LABEL_ATTEMPT, Value::Null), "no"],
+        ["no finalizer, by its status", "tenant", format!("{mine}/status"), {"metadata": {"finalizers": null}}, "no"],
+        ["labels on another pod, by its status", "tenant", format!("{other}/status"), {"metadata": {"labels": labels(2)}}, "no"],
+        ["another pod's status", "tenant", format!("{other}/status"), {"status": {"reason": "x"}}, "yes"],
         ["a debugger", "tenant", format!("{mine}/ephemeralcontainers"), debugger, "no"],
         ["a resize", "tenant", format!("{mine}/resize"), cpu, "no"],
         ["a queue admits it", "tenant", waits, ungated, "yes"],

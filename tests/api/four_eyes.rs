@@ -229,6 +229,8 @@ async fn request_to_a_layer_names_who_asks(world: World) -> Result<()> {
         ["request by another", "bob", {"annotate": asks("bob".into())}, ""],
         // To stop it needs no name.
         ["suspension", "ada", {"merge": {"spec": {"suspend": true}}}, ""],
+        ["unnamed resumption", "ada", {"merge": {"spec": {"suspend": false}}}, REQUESTS],
+        ["unnamed paths", "ada", {"merge": {"spec": {"triggerPaths": ["x"]}}}, REQUESTS],
         ["mark", "controller", {"annotate": {names::UNVERIFIED: "why"}}, ""],
         ["unnamed confirmation", "ada", {"annotate": {names::UNVERIFIED: null}}, REQUESTS],
         ["confirmation", "bob", {"annotate": {names::UNVERIFIED: null}}, ""],

@@ -118,6 +118,16 @@ fn naming() -> Vec<(&'static str, Value, &'static str)> {
         ),
         ("stack", json!({"stack": "theirs"}), runs),
         (
+            "runner.labels",
+            json!({"runner": {"labels": {"azure.workload.identity/use": "true"}}}),
+            uses,
+        ),
+        (
+            "runner.annotations",
+            json!({"runner": {"annotations": {"vault.hashicorp.com/agent-inject": "true"}}}),
+            uses,
+        ),
+        (
             "variableFiles[].configMapKeyRef",
             json!({"variableFiles": [{"configMapKeyRef": key("cm")}]}),
             OBJECTS,
@@ -207,6 +217,9 @@ async fn defaults_name_only_what_their_writer_may_reach(world: World) -> Result<
         ["none of them", "host", {"merge": {"spec": {"defaults": null}}}, ""],
         ["for a host", "grace", {"merge": git("git.example.com")}, ""],
         ["for another host", "host", {"merge": git("elsewhere.example.com")}, OBJECTS],
+        ["another backend", "host", {"merge": {"spec": {"defaults": {"backend": {"type": "http", "config": {"address": "https://h"}}}}}}, OBJECTS],
+        ["a value", "host", {"merge": {"spec": {"defaults": {"variables": [{"name": "v", "value": 1}]}}}}, ""],
+        ["another value", "host", {"merge": {"spec": {"defaults": {"variables": [{"name": "v", "value": 2}]}}}}, ""],
     ]);
     scene.rows("repository/two", rows).await?;
     // Each list at its most.

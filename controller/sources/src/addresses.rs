@@ -14,7 +14,7 @@ use tokio::{
 };
 
 /// Never reached: "this host", loopback, link-local, multicast, and the metadata services of clouds that have other addresses.
-const NEVER: [&str; 12] = [
+const NEVER: [&str; 15] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
     "169.254.0.0/16",
@@ -27,18 +27,25 @@ const NEVER: [&str; 12] = [
     "fec0::/10",
     "ff00::/8",
     "fd00:ec2::/32",
+    "fd20:ce::254/128",
+    "fd00:c1::a9fe:a9fe/128",
+    "fd00:42::42/128",
 ];
 /// Time for one connection.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// The address that a connection really goes to: of an IPv6 address that contains one of IPv4, by mapping or NAT64, that one.
+/// The address that a connection really goes to: of an IPv6 address that contains one of IPv4, by mapping, compatibility, NAT64 or 6to4, that one.
 fn meant(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(six) if matches!(six.segments(), [0x64, 0xff9b, 0, 0, 0, 0, ..]) => {
-            let [.., a, b, c, d] = six.octets();
-            Ipv4Addr::new(a, b, c, d).into()
-        }
-        other => other,
+        IpAddr::V6(six) => match (six.segments(), six.octets()) {
+            ([0x64, 0xff9b, 0 | 1, ..], [.., a, b, c, d])
+            | ([0x2002, ..], [_, _, a, b, c, d, ..]) => Ipv4Addr::new(a, b, c, d).into(),
+            ([0, 0, 0, 0, 0, 0, high, _], [.., a, b, c, d]) if high > 0 => {
+                Ipv4Addr::new(a, b, c, d).into()
+            }
+            _ => six.into(),
+        },
+        other @ IpAddr::V4(_) => other,
     }
 }
 
@@ -112,12 +119,12 @@ mod tests {
     fn local_addresses_are_denied_in_every_form() {
         let denied = "127.0.0.1 127.255.1.2 0.0.0.0 0.1.2.3 169.254.169.254 169.254.0.1 224.0.0.1 255.255.255.255 172.20.0.1 10.96.0.1 \
             10.111.255.255 :: ::1 ::ffff:127.0.0.1 ::ffff:a9fe:a9fe ::ffff:0.0.0.0 ::ffff:10.96.0.1 ::ffff:172.20.0.1 64:ff9b::7f00:1 \
-            64:ff9b::169.254.169.254 fe80::1 febf::1 ff02::1 fd00:ec2::254 fd12::1 168.63.129.16 100.100.100.200";
+            64:ff9b::169.254.169.254 64:ff9b:1::7f00:1 2002:7f00:1:: ::7f00:1 fd20:ce::254 fe80::1 febf::1 ff02::1 fd00:ec2::254 fd12::1 168.63.129.16 100.100.100.200";
         for address in denied.split_ascii_whitespace() {
             assert!(!addresses().allows(address.parse().unwrap()), "{address}");
         }
         let allowed = "10.95.255.255 10.112.0.0 172.20.0.2 192.168.1.1 140.82.121.3 1.0.0.1 2606:50c0::1 ::ffff:140.82.121.3 \
-            64:ff9b::8c52:7903 fd11::1 223.255.255.255";
+            64:ff9b::8c52:7903 2002:8c52:7903::1 fd11::1 223.255.255.255";
         for address in allowed.split_ascii_whitespace() {
             assert!(addresses().allows(address.parse().unwrap()), "{address}");
         }

@@ -2,6 +2,7 @@
 //! allows. The operator's proxy comes first: it resolves names itself, and its own rules decide.
 
 use std::{
+    fmt::Write as _,
     fs::File,
     io::{self, Read, Write},
     net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr},
@@ -45,10 +46,10 @@ impl Outbound {
     /// It cannot listen.
     pub async fn start(addresses: Addresses, program: &str) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let denied = addresses.denied().iter();
-        let denied: String = denied
-            .map(|block| format!(" --denied-cidrs={block}"))
-            .collect();
+        let mut denied = String::new();
+        for block in addresses.denied() {
+            let _ = write!(denied, " --denied-cidrs={block}");
+        }
         let outbound = Self {
             at: listener.local_addr()?,
             ssh: format!("  ProxyCommand '{program}' connect{denied} -- '%h' %p\n"),

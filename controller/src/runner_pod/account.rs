@@ -157,7 +157,7 @@ mod tests {
             all,
             [
                 ("terraformruns".into(), "get,watch".into()),
-                ("terraformruns/status".into(), "get,patch".to_owned())
+                ("terraformruns/status".into(), "patch".to_owned())
             ]
         );
         let account = made.service_account.unwrap();

@@ -174,6 +174,21 @@ const ROWS: &[Row] = &[
     ),
     at_creation("LUA_INIT* LUA_PATH* LUA_CPATH*", LOADS, "lua(1)"),
     at_creation(
+        "ZIPOPT UNZIPOPT GZIP XZ_DEFAULTS XZ_OPT ZDOTDIR RCLONE_* RESTIC_* BORG_* GOCACHEPROG GOAUTH CC CXX RUSTC_WRAPPER",
+        RUNS,
+        "zip(1), zsh(1), rclone(1), go help cache",
+    ),
+    at_creation(
+        "GNUPGHOME KRB5_CONFIG PSQLRC LIBMYSQL_PLUGINS JAVA_HOME CONTAINERS_CONF",
+        LOADS,
+        "gpg(1), krb5.conf(5), psql(1)",
+    ),
+    at_creation(
+        "GH_PATH GOOGLE_API_CERTIFICATE_CONFIG BAO_CONFIG_PATH HELM_REGISTRY_CONFIG",
+        RUNS,
+        "providers github and google; bao: token helper",
+    ),
+    at_creation(
         "PHPRC PHP_INI_SCAN_DIR TCLLIBPATH R_PROFILE* R_ENVIRON* R_LIBS* JULIA_LOAD_PATH",
         LOADS,
         "php(1), tclsh(1), R: Startup",
@@ -229,10 +244,31 @@ pub(super) fn refused(name: &str, moment: Moment) -> Option<&'static str> {
         Some(stem) => name.starts_with(stem),
         None => name == word,
     };
-    ROWS.iter()
+    let by_row = ROWS
+        .iter()
         .find(|row| row.names.split_ascii_whitespace().any(matches))
         .filter(|row| moment == Moment::Later || !row.creation)
-        .map(|row| row.effect)
+        .map(|row| row.effect);
+    by_row.or_else(|| (moment == Moment::Later && names_a_program(name)).then_some(RUNS))
+}
+
+/// Whether a name without a row is of a form that programs use for commands, helpers and plugins. npm takes its names in any case.
+fn names_a_program(name: &str) -> bool {
+    const ENDS: &[&str] = &[
+        "_CMD",
+        "_COMMAND",
+        "_EXEC",
+        "_CLI_PATH",
+        "_HELPER",
+        "_PLUGINS",
+        "_PLUGINS_PATH",
+        "_PLUGIN_PATH",
+        "_PLUGIN_HOME",
+        "_PROG",
+    ];
+    let upper = name.to_ascii_uppercase();
+    upper.starts_with("NPM_CONFIG_")
+        || !upper.starts_with("TF_VAR_") && ENDS.iter().any(|end| upper.ends_with(end))
 }
 
 #[cfg(test)]
@@ -246,8 +282,9 @@ mod tests {
                      TG_DOWNLOAD_DIR TERRAGRUNT_DOWNLOAD TF_LOG_PATH PATH LD_AUDIT TF_CLI_ARGS_apply PAWL_HOOK_VALUES BASH_FUNC_ls";
         let creation = "TF_ENCRYPTION GIT_CONFIG_COUNT GIT_CONFIG_KEY_0 GIT_CONFIG_VALUE_0 GIT_CONFIG_GLOBAL GIT_EXEC_PATH GIT_EXTERNAL_DIFF \
                         GIT_SSH GIT_SSH_COMMAND GIT_TRACE2_EVENT DOTNET_STARTUP_HOOKS PYTHONSTARTUP PYTHONINSPECT LUA_INIT LUA_INIT_5_4 \
-                        KUBECONFIG AWS_CONFIG_FILE CLOUDSDK_PYTHON TG_AUTH_PROVIDER_CMD";
-        let free = "ENV PYTHONUNBUFFERED TF_VAR_source TF_VAR_GIT_SSH TF_LOG TF_TOKEN_app TG_LOG_LEVEL SOURCE AWS_PROFILE GIT_AUTHOR_NAME \
+                        KUBECONFIG AWS_CONFIG_FILE CLOUDSDK_PYTHON TG_AUTH_PROVIDER_CMD ZIPOPT GH_PATH SOPS_AGE_KEY_CMD \
+                        Npm_config_script_shell RSYNC_CONNECT_PROG";
+        let free = "ENV PYTHONUNBUFFERED TF_VAR_source TF_VAR_GIT_SSH TF_VAR_LOGIN_CMD TF_LOG TF_TOKEN_app TG_LOG_LEVEL SOURCE AWS_PROFILE GIT_AUTHOR_NAME \
                     KUBE_TOKEN GOOGLE_APPLICATION_CREDENTIALS VAULT_TOKEN DOTNET_CLI_TELEMETRY_OPTOUT";
         for (names, at_creation, later) in [
             (never, false, false),

@@ -32,13 +32,15 @@ const CODE: &str = ".tf .tofu .tf.json .tofu.json .tfvars .tfvars.json .hcl";
 /// Configuration below `HOME` by which a program runs another, loads code or writes to a path. `/` at the end stands for a directory.
 const HOME_CODE: &str = ".gitconfig .config/git/ .ssh/config .terraformrc .tofurc .terraform.d/ .config/opentofu/ .bashrc .bash_profile \
     .profile .zshenv .curlrc .wgetrc .npmrc .config/pip/ .local/ .config/helm/ .azure/config .azure/cliextensions/ \
-    .config/gcloud/configurations/ .ansible.cfg .hgrc .vault";
+    .config/gcloud/configurations/ .ansible.cfg .ansible/ .hgrc .config/hg/ .vault .aws/cli/ .config/curlrc .node_modules/ .gnupg/ .psqlrc \
+    .gemrc .bundle/ .yarnrc .yarnrc.yml .pip/ .boto .config/fish/ .config/powershell/ .cargo/ .docker/cli-plugins/ .m2/";
 /// Text by which a file of credentials names a program: of the AWS, Kubernetes, Docker and Google command lines.
 const RUNS: &[&str] = &[
     "credential_process",
     "client.authentication.k8s.io",
-    "credsStore",
-    "credHelpers",
+    "credsstore",
+    "credhelpers",
+    "[plugins]",
     "\"executable\"",
 ];
 
@@ -76,7 +78,8 @@ impl GivenFile {
                 .split_ascii_whitespace()
                 .any(|word| path == word || word.ends_with('/') && path.starts_with(word))
         };
-        let text = String::from_utf8_lossy(&self.bytes);
+        // Some of these programs ignore case.
+        let text = String::from_utf8_lossy(&self.bytes).to_ascii_lowercase();
         self.name == name
             && (self.place == FilePlace::Home && is_configuration()
                 || self.bytes.starts_with(b"#!")
@@ -325,7 +328,7 @@ mod tests {
             (
                 ".aws/config",
                 "Home",
-                "[default]\ncredential_process = /bin/x\n",
+                "[default]\nCREDENTIAL_PROCESS = /bin/x\n",
                 true,
             ),
             (

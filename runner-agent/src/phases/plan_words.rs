@@ -6,7 +6,7 @@ use super::{plan_facts::PlanFacts, plan_file::Unread};
 
 /// The tool's count of created, changed and destroyed objects, if a line has one: `Plan: 1 to add, 0 to change, 2 to destroy.`
 pub(super) fn counts(line: &str) -> Option<[u32; 3]> {
-    let rest = line.trim().strip_prefix("Plan:")?;
+    let rest = line.trim_end().strip_prefix("Plan:")?;
     let count = |word: &str| {
         let part = rest.split(',').find(|part| part.contains(word))?;
         part.split_whitespace().next()?.parse().ok()

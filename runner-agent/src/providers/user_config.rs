@@ -91,7 +91,13 @@ impl UserConfig {
                     ));
                 }
                 "disable_checkpoint" => self.checkpoint = true,
-                _ => {}
+                "disable_checkpoint_signature" => {}
+                // The tools take a block that is written as an attribute as well.
+                name => {
+                    return Err(format!(
+                        "{name} is refused as an attribute: the configuration has blocks of hosts, credentials and mirrors"
+                    ));
+                }
             }
         }
         for block in body.blocks() {

@@ -14,10 +14,10 @@ use serde::Deserialize;
 use super::PARTS;
 use crate::cluster::{Access, NAMESPACE};
 
-/// What is added to the message of a lacking right while an API server starts: it serves before it has read the roles.
-pub(super) const STARTING: &str = "an API server was starting";
-/// How long before and after its check of the built-in roles that is.
-const START: SignedDuration = SignedDuration::from_secs(10);
+/// What is added to the message of a lacking right while an API server starts, and while Helm creates or deletes Pawl's roles.
+pub(super) const STARTING: &str = "the roles were not in effect";
+/// How long before and after a start, or a change of roles, that is. Helm deletes the roles while the processes still end.
+const START: SignedDuration = SignedDuration::from_secs(40);
 
 /// A kind of request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,12 +55,17 @@ struct Event {
 }
 
 impl Event {
-    /// Whether an API server checks the built-in roles, which it does once.
-    fn is_start(&self) -> bool {
+    /// Whether an API server checks the built-in roles, which it does once, or somebody else than Pawl creates or deletes roles of Pawl.
+    fn changes_roles(&self) -> bool {
         let object = &self.object_ref;
-        self.user.username == "system:apiserver"
+        let starts = self.user.username == "system:apiserver"
             && self.verb == "get"
-            && (object.resource.as_str(), object.name.as_str()) == ("clusterroles", "cluster-admin")
+            && (object.resource.as_str(), object.name.as_str())
+                == ("clusterroles", "cluster-admin");
+        starts
+            || object.api_group == "rbac.authorization.k8s.io"
+                && object.name.starts_with("pawl-")
+                && matches!(self.verb.as_str(), "create" | "delete")
     }
 }
 
@@ -119,7 +124,7 @@ impl Log {
             let Ok(event) = serde_json::from_slice::<Event>(&line.with_context(cannot)?) else {
                 continue;
             };
-            let (at, is_start) = (event.stage_timestamp, event.is_start());
+            let (at, is_start) = (event.stage_timestamp, event.changes_roles());
             starts.extend(at.filter(|_| is_start));
             match request(event) {
                 Some((request, uri)) if !request.is_allowed => refused.push((at, request, uri)),

@@ -12,7 +12,7 @@ pub(super) const REFUSALS: &[(&str, &str, &str, &str, &str)] = &[
         "*",
         "*",
         STARTING,
-        "a killed API server serves again before it has read the roles",
+        "a killed API server serves before it has read the roles; Helm deletes them before the processes have ended",
     ),
     (
         "controller",
