@@ -86,7 +86,7 @@ async fn requester_of_a_run_may_not_approve_it(world: World) -> Result<()> {
     let rows = json!([
         ["approval", "ada", {"annotate": approval("ada", 'a')}, ANOTHER],
         ["approval in another's name", "ada", {"annotate": approval("bob", 'a')}, "must name the user who approves"],
-        ["approval and another requester", "ada", {"annotate": both}, ANOTHER],
+        ["approval and another requester", "ada", {"annotate": both}, "requested this run"],
         ["comment", "bob", {"annotate": {names::APPROVE: sum('a'), names::APPROVED_BY: "bob", names::COMMENT: "x"}}, ""],
         ["approval after another's", "ada", {"annotate": approval("ada", 'a')}, ANOTHER],
         ["withdrawal", "ada", {"annotate": withdrawal()}, ""],
