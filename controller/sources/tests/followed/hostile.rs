@@ -41,10 +41,10 @@ fn git(dir: &Path, args: &[&str], input: &str) -> String {
 fn bomb(dir: &Path, branch: &str, leaf: &str) {
     let mut tree = git(dir, &["mktree"], leaf);
     for _ in 0..9 {
-        let entries: String = (0..10)
-            .map(|n| format!("040000 tree {tree}\td{n}\n"))
+        let entries: Vec<_> = (0..10)
+            .map(|n| format!("040000 tree {tree}\td{n}"))
             .collect();
-        tree = git(dir, &["mktree"], &entries);
+        tree = git(dir, &["mktree"], &(entries.join("\n") + "\n"));
     }
     let commit = git(dir, &["commit-tree", &tree, "-m", "m"], "");
     git(

@@ -30,8 +30,9 @@ async fn replay_by_any_header_costs_checks_at_a_bounded_rate() {
             let (due, _) = lab.receiver.pending().due(now, 99, standing);
             // Each request is answered at once.
             sent += due.len();
-            due.iter()
-                .for_each(|uid| lab.receiver.pending().sent(uid, now));
+            for uid in &due {
+                lab.receiver.pending().sent(uid, now);
+            }
         }
     }
     assert_eq!(sent, 10, "of 120 deliveries");

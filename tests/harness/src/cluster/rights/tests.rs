@@ -109,5 +109,5 @@ fn lacking_right_is_explained_while_an_api_server_starts() {
         unexplained(&[refused("09:59"), start.clone(), refused("10:01")]),
         0
     );
-    assert_eq!(unexplained(&[start, refused("10:30")]), 1);
+    assert_eq!(unexplained(&[start, refused("10:50")]), 1);
 }
