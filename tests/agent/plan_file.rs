@@ -1,4 +1,4 @@
-//! What the agent believes of a plan: its file, not what a process printed that code of the stack may have forged.
+//! The agent believes the file of a plan, and not the output of a process, which code of the stack may have forged.
 
 use crate::common::{manual, start};
 use crds::{FailureClass, Phase, RunResult, reason};

@@ -110,7 +110,7 @@ fn has_scopes() -> bool {
     ruleset.scope(Scope::Signal).is_ok()
 }
 
-/// What a child of the tool reaches with Landlock. A tool that it kills has not succeeded.
+/// The acts that a child of the tool may do with Landlock. A tool that it kills has not succeeded.
 fn assert_out_of_reach((a, found): &(Attempt, Found), commands: &[&str]) {
     if has_landlock(a) {
         assert_refused(found, commands, "tool", |way| way != "signalled");

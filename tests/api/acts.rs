@@ -240,7 +240,7 @@ async fn garbage_collector_takes_no_layer_that_destroys_unapproved(world: World)
         ]);
         scene.rows(&format!("layer/{name}"), rows).await?;
     }
-    // What else it writes is admitted: finalizers and references of owners.
+    // The policy admits its other writes: finalizers and references of owners.
     let finalizers = json!({"finalizers": ["foregroundDeletion"]});
     let rows = json!([["finalizer", "garbage collector", {"merge": {"metadata": finalizers}}, ""]]);
     scene.rows("layer/auto", rows).await

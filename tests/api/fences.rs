@@ -59,7 +59,7 @@ async fn only_recorded_pod_adopts_an_attempt_and_once(world: World) -> Result<()
     scene.rows(RUN, rows).await
 }
 
-/// Whoever may create and delete pods creates one of the next attempt's name beforehand, or puts one in place of the controller's.
+/// A user who may create and delete pods creates one of the next attempt's name beforehand, or puts one in place of the controller's.
 async fn pod_of_the_recorded_name_adopts_nothing(world: World) -> Result<()> {
     let mut scene = Scene::new(world, &[]).await?;
     scene.pending(RUN, &json!({})).await?;

@@ -1,4 +1,4 @@
-//! Whose Secret a repository names: its writer has the right to each object that Pawl reads for it, or that its layers get by its defaults.
+//! The writer of a repository has the right to each object that Pawl reads for it, or that its layers get by its defaults.
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{names, references::IN_DEFAULTS};
@@ -196,7 +196,7 @@ async fn defaults_name_only_what_their_writer_may_reach(world: World) -> Result<
             .await
             .context(*field)?;
     }
-    // Whom a right to two objects suffices.
+    // Users who have the right to two objects.
     let file = |secret: &str| json!({"path": secret, "secretKeyRef": {"name": secret, "key": "k"}});
     let variable = |name: &str| json!({"name": "v", "valueFrom": {"configMapKeyRef": {"name": name, "key": "k"}}});
     let named = |files: Value, variables: Value| json!({"spec": {"defaults": {"files": files, "variables": variables}}});

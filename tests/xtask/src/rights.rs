@@ -10,7 +10,7 @@ use crate::cache;
 /// The suites in which Pawl's processes have its chart's accounts.
 const SUITES: [&str; 4] = ["pods together", "pods alone", "kills", "api"];
 
-/// What became of a right in a suite.
+/// The use of a right in a suite.
 #[derive(Debug, Deserialize)]
 struct Use {
     is_used: bool,

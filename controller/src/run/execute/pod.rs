@@ -1,6 +1,6 @@
 //! Creates the pod of an attempt with its service account.
 //!
-//! Whoever may create pods can create one under the name and with the labels of an attempt, so neither proves anything. The controller
+//! A user who may create pods can create one under the name and with the labels of an attempt, so neither proves anything. The controller
 //! takes the UID from the answer to its own creation, and the status records it: only that pod adopts the attempt.
 
 use k8s_openapi::api::{

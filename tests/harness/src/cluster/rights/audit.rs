@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::PARTS;
 use crate::cluster::{Access, NAMESPACE};
 
-/// What is added to the message of a lacking right while an API server starts, and while Helm creates or deletes Pawl's roles.
+/// Text for the message of a lacking right while an API server starts, and while Helm creates or deletes Pawl's roles.
 pub(super) const STARTING: &str = "the roles were not in effect";
 /// How long before and after a start, or a change of roles, that is. Helm deletes the roles while the processes still end.
 const START: SignedDuration = SignedDuration::from_secs(40);

@@ -130,7 +130,7 @@ fn unexplained(requests: &audit::Requests) -> Vec<String> {
     unknown
 }
 
-/// What became of a right in a suite. The last stage of `cargo ci` reads the same fields.
+/// The use of a right in a suite. The last stage of `cargo ci` reads the same fields.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Use {
     is_used: bool,

@@ -93,7 +93,7 @@ pub(super) const REFUSALS: &[(&str, &str, &str, &str, &str)] = &[
     ),
 ];
 
-/// What no request shows, since a policy asks the authorizer itself.
+/// No request shows it, since a policy asks the authorizer itself.
 const ASKED: &str = "policies ask whether the writer has it";
 
 /// Rights without a request: part, verb, resource, and why.
