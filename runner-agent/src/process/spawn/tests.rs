@@ -255,9 +255,14 @@ async fn tool_started_after_the_signal_gets_its_own() {
     let endless = "while :; do sleep 0.02; done";
     let children = Children::default();
     let mut heard = at_first_line(&children, Children::interrupt);
+    // The first tool runs until the second has ended: between two tools the signal would go to the wrapper, and to no tool. A pipeline
+    // runs both, since a shell's background processes ignore SIGINT.
+    let (told, open) = (dir.path().join("told"), dir.path().join("open"));
+    let (told, open) = (told.display(), open.display());
     let script = format!(
-        "$TOOL 'trap \"exit 1\" INT; echo ready; {endless}'; \
-         $TOOL 'trap \"exit 1\" INT; {endless}'; echo both ended"
+        "$TOOL 'trap \"touch {told}\" INT; echo ready >&2; until [ -e {open} ]; do sleep 0.02; done' | \
+         {{ until [ -e {told} ]; do sleep 0.02; done; $TOOL 'trap \"exit 1\" INT; {endless}'; touch {open}; }}; \
+         echo both ended"
     );
     children
         .run(&around(dir.path(), &script), &mut heard)
