@@ -66,6 +66,15 @@ impl Meter {
         child.wait()
     }
 
+    /// Kills a measured command and, if it has a cgroup, its descendants.
+    pub(crate) fn kill(&self, child: &mut Child) -> io::Result<()> {
+        if let Some(group) = &self.group {
+            // Fails before Linux 5.14.
+            let _ = fs::write(group.join("cgroup.kill"), "1");
+        }
+        child.kill()
+    }
+
     /// Processor time so far.
     pub(crate) fn taken(&self) -> Duration {
         self.group

@@ -6,7 +6,7 @@ use std::{
     io::{BufRead as _, BufReader, IsTerminal as _, Write as _},
     path::Path,
     process::{Command, Stdio},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -18,6 +18,10 @@ use crate::{
     count::Count,
     processor::{Meter, told_pods},
 };
+
+/// A command that prints nothing for so long hangs, and is killed: one hanging test must not cost the results of all others. The longest
+/// silence of a healthy stage is the compilation of one crate, minutes on a busy machine.
+const SILENCE: Duration = Duration::from_mins(12);
 
 /// Creates the commands of a stage when it begins. They run one after the other.
 type Work<'a> = Box<dyn FnOnce() -> Vec<Command> + Send + 'a>;
@@ -184,7 +188,7 @@ fn run(stage: Stage<'_>, logs: &Path, meter: &mut Meter, text: &mut String) -> R
         File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut ok = true;
     for command in (stage.work)() {
-        ok &= follow(&command, stage.name, &mut log, text, meter)?;
+        ok &= follow(&command, stage.name, &mut log, text, meter, SILENCE)?;
     }
     if ok {
         stage.then.map_or(Ok(()), |then| then(text))?;
@@ -207,6 +211,7 @@ fn follow(
     log: &mut File,
     text: &mut String,
     meter: &mut Meter,
+    silence: Duration,
 ) -> Result<bool> {
     // One pipe for stdout and stderr preserves the order of lines.
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
@@ -221,8 +226,25 @@ fn follow(
     drop(command);
     let mut child = spawned.with_context(|| format!("cannot run {program}"))?;
     let terminal = std::io::stdout().is_terminal();
-    for line in BufReader::new(reader).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
+    // A thread of its own reads: a read has no timeout, and a descendant that hangs keeps the pipe open.
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let mut lines = BufReader::new(reader).split(b'\n');
+        while lines.next().is_some_and(|line| sender.send(line).is_ok()) {}
+    });
+    loop {
+        let line = match lines.recv_timeout(silence) {
+            Ok(line) => String::from_utf8_lossy(&line?).into_owned(),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                meter.kill(&mut child)?;
+                let seconds = silence.as_secs();
+                text.push_str(&format!(
+                    "{name} printed nothing for {seconds} s and was killed\n"
+                ));
+                break;
+            }
+        };
         if !is_message(&line) {
             writeln!(log, "{line}")?;
             if terminal {
@@ -284,6 +306,16 @@ mod tests {
             command.args(["-c", script]);
             vec![command]
         })
+    }
+
+    #[test]
+    fn silent_command_is_killed() {
+        let (mut log, mut text) = (File::create("/dev/null").unwrap(), String::new());
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600"]);
+        let (mut meter, second) = (Meter::new("silent"), Duration::from_secs(1));
+        assert!(!follow(&command, "silent", &mut log, &mut text, &mut meter, second).unwrap());
+        assert_eq!(text, "silent printed nothing for 1 s and was killed\n");
     }
 
     #[test]
