@@ -1,0 +1,79 @@
+//! Requests to the API server with the token of a person. The client has no credentials of its own.
+
+use anyhow::Context as _;
+use axum::http::{HeaderValue, Request, Response, header};
+use kube::{Client, Config, client::Body};
+use serde::de::DeserializeOwned;
+
+use serving::call::{CallError, call};
+
+/// The API server, reached without credentials.
+#[derive(Clone)]
+pub struct ApiServer(Client);
+
+/// A person's bearer token. It is never logged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(HeaderValue);
+
+impl Token {
+    /// `None` if it cannot be sent in a header.
+    pub fn new(token: &str) -> Option<Self> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
+        value.set_sensitive(true);
+        Some(Self(value))
+    }
+
+    /// The token itself.
+    pub fn secret(&self) -> &str {
+        self.0
+            .to_str()
+            .unwrap_or_default()
+            .trim_start_matches("Bearer ")
+    }
+}
+
+impl ApiServer {
+    /// The API server of this configuration; drops its credentials.
+    ///
+    /// # Errors
+    /// The certificates cannot be used.
+    pub fn without_credentials(mut config: Config) -> anyhow::Result<Self> {
+        config.auth_info = kube::config::AuthInfo::default();
+        config.default_retry = false;
+        Ok(Self(Client::try_from(config).context("no client")?))
+    }
+
+    /// Sends a request as the person and parses the response.
+    ///
+    /// # Errors
+    /// The API server refused it or did not respond.
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        what: &'static str,
+        token: &Token,
+        mut request: Request<Vec<u8>>,
+    ) -> Result<T, CallError> {
+        sign(&mut request, token);
+        call(what, self.0.request(request)).await
+    }
+
+    /// Sends a request as the person; the response streams. A response with an error code is returned as it is.
+    ///
+    /// # Errors
+    /// The API server did not respond.
+    pub async fn send(
+        &self,
+        what: &'static str,
+        token: &Token,
+        mut request: Request<Vec<u8>>,
+    ) -> Result<Response<Body>, CallError> {
+        sign(&mut request, token);
+        call(what, self.0.send(request.map(Body::from))).await
+    }
+}
+
+fn sign(request: &mut Request<Vec<u8>>, token: &Token) {
+    request
+        .headers_mut()
+        .insert(header::AUTHORIZATION, token.0.clone());
+}

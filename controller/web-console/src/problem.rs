@@ -1,0 +1,71 @@
+//! Errors as problem documents (RFC 9457), in the words of the API server or of the run.
+
+use axum::{
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+
+use serving::call::CallError;
+
+/// A refusal of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub status: StatusCode,
+    /// One word, for programs.
+    pub reason: String,
+    /// What failed, and what to do next.
+    pub detail: String,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, reason: &str, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            reason: reason.into(),
+            detail: detail.into(),
+        }
+    }
+
+    /// The request has neither a session nor a valid token.
+    pub fn unauthenticated() -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "Unauthenticated",
+            "log in, or send a token that the API server accepts",
+        )
+    }
+}
+
+impl From<CallError> for Problem {
+    fn from(error: CallError) -> Self {
+        let Some(refused) = error.status() else {
+            return Self::new(
+                StatusCode::BAD_GATEWAY,
+                "Unavailable",
+                format!(
+                    "the API server did not respond ({error}); nothing is known to have changed"
+                ),
+            );
+        };
+        let status = StatusCode::from_u16(refused.code).unwrap_or(StatusCode::BAD_GATEWAY);
+        if status == StatusCode::UNAUTHORIZED {
+            return Self::unauthenticated();
+        }
+        Self::new(status, &refused.reason, refused.message.clone())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let document = json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason(),
+            "status": self.status.as_u16(),
+            "reason": self.reason,
+            "detail": self.detail,
+        });
+        let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+        (self.status, kind, document.to_string()).into_response()
+    }
+}
