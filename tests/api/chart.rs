@@ -250,13 +250,36 @@ async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
 }
 
 async fn server_is_optional_and_restricted(_: World) -> Result<()> {
-    lacks_objects(&render(&json!({}))?, "-server")?;
+    let none = render(&json!({"server.enabled": false, "server.hooks.enabled": true}))?;
+    lacks_objects(&none, "-server")?;
+    lacks_objects(&none, "-web")?;
+    // By default it serves people: it lists the rows, and has no other right.
+    let people = render(&json!({}))?;
+    let rows = rule(
+        "pawl.run",
+        "terraformruns terraformlayers terraformrepositories",
+        "list watch",
+    );
+    holds(
+        &people,
+        json!({"ClusterRole/pawl-server": {"rules": [rows]}}),
+    )?;
+    passes(&people, SERVER, "--listen= --web-listen=0.0.0.0:8444")?;
+    for hooks in [
+        "Service/pawl-server",
+        "ClusterRole/pawl-server-secrets",
+        "ClusterRoleBinding/pawl-server-reviews",
+        "ValidatingAdmissionPolicy/pawl-server",
+    ] {
+        ensure!(find(&people, hooks).is_none(), "{hooks}");
+    }
     let all = render(
-        &json!({"server.enabled": true, "server.port": 8443, "watchNamespaces": ["a", "b"]}),
+        &json!({"server.hooks.enabled": true, "server.hooks.port": 8443, "server.url": "https://pawl.example.com/a",
+            "server.behindTlsProxy": ["10.0.0.0/8"], "watchNamespaces": ["a", "b"]}),
     )?;
     restricted(&all, SERVER)?;
-    let wanted =
-        "server --listen=0.0.0.0:8443 --metrics-listen=0.0.0.0:8080 --watch-namespaces=a,b";
+    let wanted = "server --listen=0.0.0.0:8443 --web-listen=0.0.0.0:8444 --session-key=/pawl/session/key \
+        --url=https://pawl.example.com/a --behind-tls-proxy=10.0.0.0/8 --metrics-listen=0.0.0.0:8080 --watch-namespaces=a,b";
     ensure!(
         arguments(&all, SERVER)?.join(" ") == wanted,
         "{:?}",
@@ -265,32 +288,39 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
     // It may patch repositories in watched namespaces; the policy limits that to one annotation. The role for Secrets is bound nowhere. It
     // reviews tokens and access cluster-wide.
     let labels = &get(&all, SERVER)?["spec"]["template"]["metadata"]["labels"];
-    let rights = rule("pawl.run", "terraformrepositories", "list watch patch");
+    let patch = rule("pawl.run", "terraformrepositories", "patch");
     let port = json!({"name": "hooks", "port": 8443, "targetPort": "hooks"});
     let reviews = "ClusterRoleBinding/pawl-server-reviews";
-    let rows = json!({
-        SERVER: {"pod/volumes": null},
+    let wanted = json!({
+        SERVER: {"pod/volumes/0/secret/secretName": "pawl-server-session", "pod/volumes/1": null},
         "Service/pawl-server": {
             "spec/ports": [port],
             "spec/selector": labels,
         },
+        "Service/pawl-web": {
+            "spec/ports": [{"name": "web", "port": 80, "targetPort": "web"}],
+            "spec/selector": labels,
+        },
         "Service/pawl-server-metrics": {"spec/selector": labels},
-        "ClusterRole/pawl-server": {"rules": [rights]},
+        "ClusterRole/pawl-server": {"rules": [rows, patch]},
         "ClusterRole/pawl-server-secrets": {"rules": [rule("", "secrets", "get")]},
         reviews: {
             "roleRef/name": "system:auth-delegator",
             "subjects/0/name": "pawl-server",
         },
     });
-    holds(&all, rows)?;
+    holds(&all, wanted)?;
     let bound = bindings(&all, "pawl-server");
     ensure!(bound == "a/pawl-server b/pawl-server", "{bound}");
     let tls = render(
-        &json!({"server.enabled": true, "server.tls.existingSecret": "cert", "policies.install": false}),
+        &json!({"server.hooks.enabled": true, "server.tls.existingSecret": "cert", "server.session.existingSecret": "key",
+            "policies.install": false}),
     )?;
+    ensure!(find(&tls, "Secret/pawl-server-session").is_none());
     holds(
         &tls,
-        json!({SERVER: {"pod/volumes/0/secret/secretName": "cert", "pod/volumes/1": null}}),
+        json!({SERVER: {"pod/volumes/0/secret/secretName": "key", "pod/volumes/1/secret/secretName": "cert"},
+            "Service/pawl-web": {"spec/ports/0/port": 443}}),
     )?;
     passes(
         &tls,
@@ -480,7 +510,9 @@ async fn senseless_values_are_refused(_: World) -> Result<()> {
         {"datastore.enabled": "no"},
         {"server.enabled": "yes"},
         {"server.replicas": 0},
-        {"server.port": "https"},
+        {"server.hooks.port": "https"},
+        {"server.url": "pawl.example.com"},
+        {"server.behindTlsProxy": ["10.0.0.1"]},
         {"sharedStates": ["team-a", "team-b"]},
         {"datastore.store": "ftp://x"},
         {"datastore.persistance": {"enabled": true}},

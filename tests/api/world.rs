@@ -139,7 +139,7 @@ impl World {
             .access
             .kubectl(&["create", "namespace", "pawl-system"])?;
         if policies {
-            world.apply(&rendered("pawl", &["--set=server.enabled=true"])?)?;
+            world.apply(&rendered("pawl", &["--set=server.hooks.enabled=true"])?)?;
         } else {
             for (_, text) in crds::crd::files()? {
                 world.apply(text.as_bytes())?;

@@ -22,7 +22,7 @@ pub(crate) const PARTS: [&str; 4] = ["controller", "datastore", "server", "sourc
 
 /// Values with which the chart renders all of its rules.
 const VALUES: [&str; 2] = [
-    "--set=server.enabled=true",
+    "--set=server.hooks.enabled=true",
     "--set=runner.tools.cache.hostPath=/var/cache/pawl",
 ];
 
