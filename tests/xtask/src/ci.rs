@@ -22,6 +22,7 @@ use crate::{
     count::Count,
     crates, rights, root,
     stage::{End, Outcome, Stage, run_all},
+    ui,
 };
 
 /// The stages and tests to run.
@@ -97,10 +98,18 @@ impl<'a> Plan<'a> {
                 .filter(|stage| stage.name.contains(only.as_str()))
                 .collect();
             ensure!(!named.is_empty(), "no stage is called {only}");
-            let kept: Vec<_> = named
-                .iter()
-                .flat_map(|stage| [&[stage.name], stage.needs].concat())
-                .collect();
+            let mut kept: Vec<_> = named.iter().map(|stage| stage.name).collect();
+            let mut at = 0;
+            while let Some(name) = kept.get(at) {
+                let needs = stages.iter().filter(|stage| stage.name == *name);
+                kept.extend(
+                    needs
+                        .flat_map(|stage| stage.needs)
+                        .copied()
+                        .collect::<Vec<_>>(),
+                );
+                at += 1;
+            }
             stages.retain(|stage| kept.contains(&stage.name));
         }
         Ok(stages)
@@ -138,6 +147,15 @@ impl<'a> Plan<'a> {
             })
         };
         let units = move || self.programs("lib", "").iter().map(lowly).collect();
+        let ui_tests = || {
+            ["check", "test"]
+                .map(|script| {
+                    let mut npm = Command::new("npm");
+                    npm.current_dir(ui::directory()).args(["run", script]);
+                    lowly(&npm)
+                })
+                .into()
+        };
         let before = generated()?;
         let mut stages = vec![
             Stage::new("tools", &[], || vec![xtask("tools")]),
@@ -147,8 +165,10 @@ impl<'a> Plan<'a> {
             Stage::new("format", &[], || {
                 vec![cargo(&["fmt", "--all", "--check"], &[])]
             }),
+            // The controller embeds it.
+            Stage::new("ui", &[], || vec![xtask("ui")]),
             // One command, so that Cargo parallelises all crates and compiles none twice.
-            Stage::new("build", &[], build).then(built),
+            Stage::new("build", &["ui"], build).then(built),
             // After the build, which downloads crates: Cargo locks its package cache.
             Stage::new("dependencies", &["build"], || vec![xtask("dependencies")]),
             Stage::new("commits", &[], || vec![xtask("commits")]),
@@ -177,6 +197,7 @@ impl<'a> Plan<'a> {
             low("fetched"),
             low("followed").after("fetched"),
             Stage::new("units", &["build"], units).after("sim"),
+            Stage::new("ui tests", &["ui"], ui_tests).after("units"),
         ];
         // A filtered suite does not use all rights.
         if self.options.tests.is_none() {

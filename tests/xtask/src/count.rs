@@ -9,9 +9,20 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Adds up `test result: ok. 20 passed; 0 failed; …` of every test program. Our own harnesses print that line too.
+    /// Adds up `test result: ok. 20 passed; 0 failed; …` of every test program, and `# pass 20` and `# fail 0` of Node's. Our own
+    /// harnesses print the first line too.
     pub(crate) fn read(output: &str) -> Self {
         let mut count = Self::default();
+        let of = |start: &str| -> u64 {
+            let numbers = output
+                .lines()
+                .filter_map(|line| line.strip_prefix(start)?.trim().parse::<u64>().ok());
+            numbers.sum()
+        };
+        count += Self {
+            passed: of("# pass "),
+            failed: of("# fail "),
+        };
         for line in output
             .lines()
             .filter(|line| line.starts_with("test result: "))
@@ -47,12 +58,13 @@ mod tests {
     #[test]
     fn the_closing_lines_are_added_up() {
         let output = "running 2 tests\ntest result: ok. 20 passed; 0 failed; 0 ignored; 0 measured\n\
-                      x\ntest result: FAILED. 3 passed; 1 failed; 0 ignored\nthe test result: ok. 9 passed";
+                      x\ntest result: FAILED. 3 passed; 1 failed; 0 ignored\nthe test result: ok. 9 passed\n\
+                      # tests 5\n# pass 4\n# fail 1";
         assert_eq!(
             Count::read(output),
             Count {
-                passed: 23,
-                failed: 1
+                passed: 27,
+                failed: 2
             }
         );
     }

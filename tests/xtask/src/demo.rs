@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cache::Cache, command, crates, gobuild, prepare, report, root};
+use crate::{cache::Cache, command, crates, gobuild, prepare, report, root, ui};
 
 /// Programs of the demo and of its images.
 const PROGRAMS: &[&str] = &["demo", "runner-agent", "controller"];
@@ -42,7 +42,9 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
             }
         });
         crates::seed();
-        let built = build(programs);
+        // The controller embeds it.
+        let ui = if runs { ui::build() } else { Ok(()) };
+        let built = ui.and_then(|()| build(programs));
         let tools = tools
             .join()
             .unwrap_or_else(|_| bail!("building tools has a fault of its own"));

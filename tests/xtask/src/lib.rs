@@ -17,6 +17,7 @@ pub mod processor;
 pub mod report;
 mod rights;
 mod stage;
+pub mod ui;
 
 use std::path::Path;
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{budgets, ci, commits, demo, gobuild, prepare};
+use xtask::{budgets, ci, commits, demo, gobuild, prepare, ui};
 
 #[derive(Parser)]
 #[command(name = "cargo")]
@@ -33,6 +33,8 @@ enum Task {
     Budgets(budgets::Options),
     /// Checks the subjects of commits.
     Commits,
+    /// Builds the web UI.
+    Ui,
 }
 
 fn main() -> ExitCode {
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Task::Dependencies => xtask::check_dependencies().map(|()| ExitCode::SUCCESS),
         Task::Budgets(options) => budgets::check(&options).map(|()| ExitCode::SUCCESS),
         Task::Commits => commits::check().map(|()| ExitCode::SUCCESS),
+        Task::Ui => ui::build().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         // Print the error and the next step for a user, without a backtrace.
