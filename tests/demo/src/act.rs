@@ -1,5 +1,6 @@
 //! Shows one run on the screen: follows it to its plan, approves or denies it, and follows it to its end.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -11,7 +12,7 @@ use super::approve::{self, Answer};
 use super::follow::Follower;
 use super::screen::{self, Step};
 use super::stack::NAMESPACE;
-use super::{Approval, ENV, NOT_APPROVED, log};
+use super::{Approval, ENV, NOT_APPROVED, log, web};
 use harness::cluster::Cluster;
 
 /// Time limits for a busy machine; on an idle one the plan takes two seconds.
@@ -47,10 +48,17 @@ pub(super) struct Act<'a> {
     pub(super) runs: Api<TerraformRun>,
     pods: Api<Pod>,
     approval: Approval,
+    /// The address of the web console.
+    web: Option<SocketAddr>,
 }
 
 impl<'a> Act<'a> {
-    pub(super) fn new(cluster: &'a Cluster, client: Client, approval: Approval) -> Self {
+    pub(super) fn new(
+        cluster: &'a Cluster,
+        client: Client,
+        approval: Approval,
+        web: Option<SocketAddr>,
+    ) -> Self {
         let runs = Api::namespaced(client.clone(), NAMESPACE);
         let pods = Api::namespaced(client.clone(), NAMESPACE);
         Self {
@@ -59,6 +67,7 @@ impl<'a> Act<'a> {
             runs,
             pods,
             approval,
+            web,
         }
     }
 
@@ -83,6 +92,13 @@ impl<'a> Act<'a> {
             "Approve with:\n\n  {}\n",
             planned.next_step.unwrap_or_default()
         ));
+        if let (Some(web), Approval::Ask) = (self.web, self.approval) {
+            let page = format!("runs/{NAMESPACE}/{name}");
+            let link = web::link(&self.client, web, &page).await?;
+            screen::say(&format!(
+                "or in a browser (the link logs in once):\n\n  {link}\n"
+            ));
+        }
         let approve = || approve::approve(&self.client, &self.runs, &name, &plan.checksum);
 
         if self.approval == Approval::ByItself {

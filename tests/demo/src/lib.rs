@@ -12,6 +12,7 @@ mod screen;
 mod servers;
 mod stack;
 mod story;
+mod web;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -71,10 +72,18 @@ pub async fn run(options: &Options) -> Result<u8> {
 
     let step = Step::begin(3, "pawl");
     let images = PawlImages::with_real_tools(DEMO_IN_PODS)?;
+    let url = servers
+        .web
+        .map(|web| ("server.url".to_owned(), format!("http://{web}")));
     cluster
-        .install_images(&images, &Values::new())
+        .install_images(&images, &Values::from_iter(url))
         .await
         .context("Pawl is not installed; `cargo demo --fresh` begins anew")?;
+    web::connect(
+        &cluster.client().await?,
+        &servers::web_target(cluster.state()),
+    )
+    .await?;
     step.done("images imported, chart installed, controller ready");
     cache::write(&mark, "")?;
 

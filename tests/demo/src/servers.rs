@@ -14,7 +14,9 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
 
+use super::web;
 use harness::cluster::{Cluster, cache};
 use harness::wait;
 use servers::git::GitServer;
@@ -24,12 +26,16 @@ use servers::objects::ObjectServer;
 const GIT_PORT: u16 = 3080;
 /// The port of the object server, fixed for the same reason.
 const OBJECT_PORT: u16 = 3081;
+/// The loopback port of the web console.
+const WEB_PORT: u16 = 3082;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Servers {
     pid: i32,
     git: SocketAddr,
     objects: SocketAddr,
+    /// The address of the web console for a browser of this machine.
+    pub(super) web: Option<SocketAddr>,
     /// The directory of the repositories.
     repositories: PathBuf,
 }
@@ -85,6 +91,7 @@ impl Servers {
             pid,
             git,
             objects,
+            web: None,
             repositories: repositories.to_owned(),
         }
     }
@@ -140,6 +147,11 @@ fn directory(state: &Path) -> PathBuf {
     state.join("demo")
 }
 
+/// The file with the console's address in the cluster.
+pub(super) fn web_target(state: &Path) -> PathBuf {
+    directory(state).join("web")
+}
+
 fn note(state: &Path) -> PathBuf {
     directory(state).join("servers.json")
 }
@@ -158,11 +170,19 @@ pub async fn serve(state: &Path, address: Ipv4Addr) -> Result<()> {
         Ok(server) => server,
         Err(_) => ObjectServer::start(at(0)).await?,
     };
+    let loopback = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let web = match loopback(WEB_PORT).await {
+        Ok(listener) => listener,
+        Err(_) => loopback(0).await?,
+    };
+    let web_address = web.local_addr()?;
+    tokio::spawn(web::forward(web, web_target(state)));
     let pid = i32::try_from(std::process::id()).context("a process id is out of range")?;
     let servers = Servers {
         pid,
         git: git.addr(),
         objects: objects.addr(),
+        web: Some(web_address),
         repositories,
     };
     let draft = directory(state).join(".servers.json");

@@ -20,7 +20,7 @@ pub(super) async fn tell(
     begun: Instant,
 ) -> Result<u8> {
     let client = cluster.client().await?;
-    let act = Act::new(cluster, client.clone(), approval);
+    let act = Act::new(cluster, client.clone(), approval, servers.web);
     let mut ended = run(&act, &client, servers).await?;
     if ended == Ended::Applied {
         ended = layer::play(&act, &client, servers).await?;
