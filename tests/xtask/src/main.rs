@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{budgets, ci, commits, demo, gobuild, prepare, ui};
+use xtask::{budgets, ci, commits, demo, gobuild, packages, prepare, ui};
 
 #[derive(Parser)]
 #[command(name = "cargo")]
@@ -25,7 +25,7 @@ enum Task {
     },
     /// Installs and builds the programs of a cluster, and starts nothing.
     Tools,
-    /// Builds the forge that sends webhooks in a test, and other tools of the last suites.
+    /// Installs and builds what the last suites need: a browser, the forge that sends webhooks, and other tools.
     Forge,
     /// Checks the licences and sources of all dependencies.
     Dependencies,
@@ -51,7 +51,8 @@ fn main() -> ExitCode {
             .concat(),
         )
         .map(|()| ExitCode::SUCCESS),
-        Task::Forge => gobuild::Toolset::ensure(&[gobuild::FORGE, gobuild::HEALTH].concat())
+        Task::Forge => packages::ensure_browser()
+            .and_then(|()| gobuild::Toolset::ensure(&[gobuild::FORGE, gobuild::HEALTH].concat()))
             .map(|_| ExitCode::SUCCESS),
         Task::Dependencies => xtask::check_dependencies().map(|()| ExitCode::SUCCESS),
         Task::Budgets(options) => budgets::check(&options).map(|()| ExitCode::SUCCESS),

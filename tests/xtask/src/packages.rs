@@ -27,7 +27,11 @@ const NEEDED: &[(&[&str], &str)] = &[
     (&["/usr/bin/git"], "git"),
     (&["/usr/bin/ssh"], "openssh-client"),
     (&["/etc/ssl/certs/ca-certificates.crt"], "ca-certificates"),
+    (&["/usr/bin/chromium"], BROWSER),
 ];
+
+/// The browser that tests of the web UI drive. No cluster needs it.
+const BROWSER: &str = "chromium";
 
 /// The subset for building images.
 const FOR_IMAGES: &[&str] = &["buildah", "mmdebstrap", "ca-certificates"];
@@ -39,7 +43,12 @@ pub fn ensure() -> Result<()> {
             "the test cluster needs root: it starts containerd, network namespaces and cgroups; run it as root"
         );
     }
-    install(|_| true)
+    install(|package| package != BROWSER)
+}
+
+/// Installs the browser of the tests of the web UI, if missing.
+pub fn ensure_browser() -> Result<()> {
+    install(|package| package == BROWSER)
 }
 
 pub fn ensure_for_images() -> Result<()> {
