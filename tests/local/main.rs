@@ -15,6 +15,7 @@ mod registries;
 mod repository;
 mod resumed;
 mod reviewed;
+mod rewritten;
 mod stalled;
 mod terminal;
 mod terragrunt;
@@ -47,6 +48,7 @@ fn main() -> Result<ExitCode> {
         interrupts::tests(),
         output::tests(),
         plans::tests(),
+        rewritten::tests(),
         providers::tests(&lab),
         registries::tests(&lab),
         repository::tests(),

@@ -4,7 +4,7 @@
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
-    path::Path,
+    path::PathBuf,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -188,20 +188,7 @@ fn forged(lab: &Lab) -> Result<()> {
     )?;
     place.ends(0, &["apply", "--auto-approve"])?;
     fs::write(place.stack().join("main.tf"), code)?;
-    // The provider's place has the attack, and what it prints.
-    let (version, provider) = lab.provider()?;
-    let mirror = place.home().join("mirror");
-    let hostile = mirror
-        .join("registry.opentofu.org/hashicorp/time")
-        .join(version)
-        .join("linux_amd64");
-    fs::create_dir_all(&hostile)?;
-    fs::copy(provider, hostile.join("real-provider"))?;
-    let script = fixtures().with_file_name("hostile").join("forge.sh");
-    fs::copy(
-        script,
-        hostile.join(format!("terraform-provider-time_v{version}")),
-    )?;
+    let (config, hostile) = hostile_provider(lab, &place, "forge.sh")?;
     fs::write(
         hostile.join("forged.json"),
         r#"{"errored":false,"resource_changes":[]}"#,
@@ -210,9 +197,6 @@ fn forged(lab: &Lab) -> Result<()> {
         hostile.join("forged.txt"),
         "No changes. Your infrastructure matches the configuration.\n",
     )?;
-    let config = place.home().join("hostile.tfrc");
-    write_config(&config, &mirror)?;
-    fs::remove_file(place.stack().join(".terraform.lock.hcl"))?;
     for _ in 0..3 {
         let mut command = place.agent(&["apply"]);
         let (code, text) = ended(command.env("TF_CLI_CONFIG_FILE", &config))?;
@@ -235,10 +219,30 @@ fn forged(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-fn write_config(config: &Path, mirror: &Path) -> Result<()> {
+/// Puts a script of the hostile fixtures in the provider's place. Returns the configuration for the tool, and the script's directory.
+pub(crate) fn hostile_provider(
+    lab: &Lab,
+    place: &Place,
+    script: &str,
+) -> Result<(PathBuf, PathBuf)> {
+    let (version, provider) = lab.provider()?;
+    let mirror = place.home().join("mirror");
+    let hostile = mirror
+        .join("registry.opentofu.org/hashicorp/time")
+        .join(version)
+        .join("linux_amd64");
+    fs::create_dir_all(&hostile)?;
+    fs::copy(provider, hostile.join("real-provider"))?;
+    fs::copy(
+        fixtures().with_file_name("hostile").join(script),
+        hostile.join(format!("terraform-provider-time_v{version}")),
+    )?;
+    let config = place.home().join("hostile.tfrc");
     let text = format!(
         "provider_installation {{\n  filesystem_mirror {{\n    path = \"{}\"\n  }}\n}}\n",
         mirror.display()
     );
-    Ok(fs::write(config, text)?)
+    fs::write(&config, text)?;
+    fs::remove_file(place.stack().join(".terraform.lock.hcl"))?;
+    Ok((config, hostile))
 }

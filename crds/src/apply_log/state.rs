@@ -123,7 +123,7 @@ pub fn read(from: impl Read) -> Result<StateFacts, StateError> {
 ///
 /// # Errors
 /// When the document is truncated or not JSON.
-pub(crate) fn document<T: DeserializeOwned>(from: impl Read) -> Result<Option<T>, StateError> {
+pub fn document<T: DeserializeOwned>(from: impl Read) -> Result<Option<T>, StateError> {
     let mut from = std::io::BufReader::with_capacity(64 << 10, from);
     loop {
         let next = from.fill_buf()?;

@@ -13,7 +13,7 @@ use crate::{
     classify,
     datastore::spool::SpoolWriter,
     guard,
-    process::{Exit, stream},
+    process::{Command, Exit, stream},
     report::redact::Redactor,
 };
 
@@ -150,6 +150,16 @@ impl PhaseRunner {
         let command = self
             .command(shell, ["state", "pull"])
             .map_err(|failure| failure.message)?;
+        self.pull_by(&command, shell, read).await
+    }
+
+    /// The same by a command that pulls it.
+    pub(super) async fn pull_by<T: Send + 'static>(
+        &self,
+        command: &Command,
+        shell: &Shell,
+        read: fn(File) -> Result<T, state::StateError>,
+    ) -> Result<T, String> {
         let (reader, writer) = stream(&command.role)
             .map_err(|error| format!("there is no stream for its output: {error}"))?;
         let found = tokio::task::spawn_blocking(move || read(File::from(reader)));
@@ -157,7 +167,7 @@ impl PhaseRunner {
         let mut events = self.events(&shell.stack, &notices).quiet();
         let exit = self
             .children
-            .run_into_last(&command, writer, &mut events)
+            .run_into_last(command, writer, &mut events)
             .await;
         let exit = exit.map_err(|error| classify::not_run("state pull", &error).message)?;
         if exit.code != 0 {

@@ -27,6 +27,7 @@ mod plan;
 mod plan_facts;
 mod plan_file;
 mod plan_json;
+mod plan_origin;
 mod plan_words;
 mod preflight;
 mod providers;

@@ -1,7 +1,6 @@
 //! The Plan phase: runs `plan`, then in parallel counts the changes, prints the text for people, and computes the checksum.
 
 use std::{
-    collections::BTreeSet,
     ffi::OsString,
     fs::{self, File},
     io::{self, BufWriter, Read, Write as _},
@@ -11,9 +10,10 @@ use std::{
 use crds::{Failure, Operation, Reason};
 
 use super::{
-    Events, Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell, plan_file,
+    Events, Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell,
+    plan_file::{self, Origin},
     plan_json::read_plan,
-    plan_words,
+    plan_origin, plan_words,
     recover::{Recovery, finish_recovery},
     terragrunt,
 };
@@ -46,6 +46,12 @@ impl PhaseRunner {
         args.extend(made.shell.options.plan.iter().map(OsString::from));
         let mut recovery = self.begin_recovery(&made).await?;
         let shell = &made.shell;
+        // Terragrunt writes files of the unit within the command.
+        let sources = if shell.is_terragrunt() {
+            None
+        } else {
+            Some(self.read_sources(shell, &shell.stack).await?)
+        };
         let mut waits = 0;
         let (mut events, exit) = loop {
             let mut events = self.events(&shell.stack, notices);
@@ -81,16 +87,25 @@ impl PhaseRunner {
             // The unit was excluded from `init` only. The state's place is known from here on.
             self.know_backend(&mut made)?;
         }
-        let (shell, facts) = (&made.shell, &made.facts);
+        let shell = &made.shell;
         // Kill the remaining processes of plan-time code, so that they cannot change files while they are measured.
         self.kill_others().await;
         self.keep_plan().await?;
         self.hooks_after_plan(shell, exit.code == 2, notices)
             .await?;
         self.keeps_its_providers(&shell.stack)?;
-        let (own, digest) = self.read_kept(recovery.as_ref()).await?;
+        // A plan without changes is not applied.
+        let origin = if exit.code == 2 {
+            Some(self.read_origin(&made, sources, ran_in.as_deref()).await?)
+        } else {
+            None
+        };
+        let mut facts =
+            PlanFacts::from(recovery.as_ref().map(Recovery::watched).unwrap_or_default());
+        facts.lists_moves = exit.code == 2 && made.run.spec.operation == Operation::RefreshOnly;
+        let (own, digest) = self.read_kept(facts.clone(), origin).await?;
         let own = own.as_ref();
-        let reading = self.read_plan_file(shell, ran_in.as_deref(), recovery.as_ref(), notices);
+        let reading = self.read_plan_file(shell, ran_in.as_deref(), &facts, notices);
         // A plan without changes is not printed by a second process of the tool, except at a terminal, where people expect the tool's own
         // output.
         let prints = exit.code != 0 || self.host.terminal().is_some();
@@ -103,7 +118,7 @@ impl PhaseRunner {
                 Ok(None)
             }
         };
-        let checksum = self.checksum(shell, facts);
+        let checksum = self.checksum(shell, &made.facts);
         let (read, text, checksum) = if shell.is_terragrunt() {
             // If only Terragrunt can show the plan, its commands run one after the other: each may rewrite Terragrunt's copy of the unit,
             // which the others read.
@@ -199,17 +214,18 @@ impl PhaseRunner {
     /// Reads the kept plan file. Returns its digest as well.
     async fn read_kept(
         &self,
-        recovery: Option<&Recovery>,
+        facts: PlanFacts,
+        origin: Option<Origin>,
     ) -> Result<(Result<PlanFacts, plan_file::Unread>, String), Failure> {
         const FAILED: &str = "the plan cannot be read";
         let path = self.settings.plan_file();
-        let watched = recovery.map(Recovery::watched).unwrap_or_default();
         let read = tokio::task::spawn_blocking(move || {
             let file = files::left(&path, MAX_PLAN)?;
             let digest = files::digest(&file)?;
-            io::Result::Ok((plan_file::read(&file, watched), digest))
+            io::Result::Ok((plan_file::read(&file, facts, origin), digest))
         });
         let (read, digest) = read.await.or_internal(FAILED)?.or_internal(FAILED)?;
+        let read = plan_origin::accepted(read)?;
         if let Err(why) = &read {
             self.say(format!(
                 "the plan file was not read: {why}; counts and changes are what the tool prints, and a person has to approve them"
@@ -224,7 +240,7 @@ impl PhaseRunner {
         &self,
         shell: &Shell,
         ran_in: Option<&Path>,
-        recovery: Option<&Recovery>,
+        facts: &PlanFacts,
         notices: &Notices,
     ) -> Result<(PlanFacts, Option<Scratch>), Failure> {
         let file = self.settings.plan_file().display().to_string();
@@ -233,8 +249,8 @@ impl PhaseRunner {
             &"there is no command for it",
         ));
         for command in self.showing(shell, ran_in, &["show", "-json", &file])? {
-            let watched = recovery.map(Recovery::watched).unwrap_or_default();
-            read = self.read_shown(shell, &command, watched, notices).await;
+            let facts = facts.clone();
+            read = self.read_shown(shell, &command, facts, notices).await;
             if read.is_ok() || self.children.is_stopped() {
                 break;
             }
@@ -246,7 +262,7 @@ impl PhaseRunner {
         &self,
         shell: &Shell,
         command: &Command,
-        watched: BTreeSet<String>,
+        facts: PlanFacts,
         notices: &Notices,
     ) -> Result<(PlanFacts, Option<Scratch>), Failure> {
         let unreadable = |what: String| {
@@ -269,13 +285,13 @@ impl PhaseRunner {
                         reader,
                         copy: BufWriter::new(copy),
                     };
-                    let facts = read_plan(&mut reader, watched).map_err(io::Error::from)?;
+                    let facts = read_plan(&mut reader, facts).map_err(io::Error::from)?;
                     // Copy the rest after the last parsed value, if any.
                     io::copy(&mut reader, &mut io::sink())?;
                     reader.copy.flush()?;
                     Ok(facts)
                 }
-                None => read_plan(reader, watched).map_err(io::Error::from),
+                None => read_plan(reader, facts).map_err(io::Error::from),
             }
         });
         let mut events = self.events(&shell.stack, notices).quiet();

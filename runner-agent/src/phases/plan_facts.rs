@@ -23,6 +23,8 @@ pub(super) struct PlanFacts {
     /// The watched addresses that the plan creates.
     pub(super) created: BTreeSet<String>,
     watched: BTreeSet<String>,
+    /// Whether moves are among the drift, which is the case if nothing else is planned.
+    pub(super) lists_moves: bool,
     lists: [List; 10],
     /// A digest of each entry, unsorted.
     entries: Vec<[u8; 16]>,
@@ -96,11 +98,14 @@ impl Entry<'_> {
     }
 
     /// Whether the tools print it. They delete data sources from the state silently. A pure move counts as a change of the plan, and is
-    /// listed as drift for some modes only.
-    fn is_printed(&self) -> bool {
+    /// listed as drift (`moves`) for some modes only.
+    fn is_printed(&self, moves: bool) -> bool {
         match self.part {
             Part::Resources => !(is_data(self.address) && self.actions == "delete"),
-            Part::Drift => !is_data(self.address) && self.actions != "no-op",
+            Part::Drift => {
+                let is_move = moves && !self.previous.is_empty();
+                !is_data(self.address) && (self.actions != "no-op" || is_move)
+            }
             Part::Outputs | Part::Invocations => true,
         }
     }
@@ -124,7 +129,7 @@ impl Entry<'_> {
 }
 
 /// Splits an address into its modules and the rest.
-fn modules(address: &str) -> (usize, &str) {
+pub(super) fn modules(address: &str) -> (usize, &str) {
     let (mut depth, mut rest) = (0, address);
     while let Some(name) = rest.strip_prefix("module.") {
         // A key may contain dots and brackets in quotes.
@@ -166,12 +171,20 @@ fn padded(address: &str) -> String {
     text
 }
 
-impl PlanFacts {
-    pub(super) fn watching(watched: BTreeSet<String>) -> Self {
+impl From<BTreeSet<String>> for PlanFacts {
+    fn from(watched: BTreeSet<String>) -> Self {
         Self {
             watched,
             ..Self::default()
         }
+    }
+}
+
+impl PlanFacts {
+    /// Adds an object that an apply drops from the state or changes there, without a word of the tool.
+    pub(super) fn lose(&mut self, address: &str, how: &str) {
+        self.counts.drifted += 1;
+        self.add(Kind::Drift, address, &format!("! {address} ({how})"));
     }
 
     /// One line per change, destroys and replaces first; the last line counts the omitted ones. Outputs are listed by name only.
@@ -244,7 +257,7 @@ impl PlanFacts {
         if entry.previous == entry.address {
             entry.previous = "";
         }
-        if !entry.is_printed() || self.is_full() {
+        if !entry.is_printed(self.lists_moves) || self.is_full() {
             return;
         }
         self.entries.push(entry.digest());
@@ -332,10 +345,19 @@ impl PlanFacts {
                 [] => "changed outside of the code".to_owned(),
                 some => format!("changed outside of the code: {}", some.join(", ")),
             },
-            (false, false) => return,
+            (false, false) if entry.previous.is_empty() => return,
+            (false, false) => {
+                self.counts.moved += 1;
+                let line = format!("> {} (moved from {})", entry.address, entry.previous);
+                return self.add(Kind::Move, entry.address, &line);
+            }
         };
         self.counts.drifted += 1;
-        let line = format!("! {} ({how})", entry.address);
+        let moved = match entry.previous {
+            "" => String::new(),
+            from => format!(" (moved from {from})"),
+        };
+        let line = format!("! {} ({how}){moved}", entry.address);
         self.add(Kind::Drift, entry.address, &line);
     }
 

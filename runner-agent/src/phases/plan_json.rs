@@ -130,15 +130,15 @@ fn differing(path: &str, before: &Value, after: &Value, paths: &mut Vec<String>)
     }
 }
 
-/// Parses a plan, and collects the `watched` addresses that it creates.
+/// Parses a plan into `facts`.
 ///
 /// # Errors
 /// Invalid JSON, or JSON that is no plan.
 pub(super) fn read_plan(
     from: impl Read,
-    watched: BTreeSet<String>,
+    facts: impl Into<PlanFacts>,
 ) -> serde_json::Result<PlanFacts> {
-    let mut facts = PlanFacts::watching(watched);
+    let mut facts = facts.into();
     let mut deserializer =
         serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, from));
     Top(&mut facts).deserialize(&mut deserializer)?;

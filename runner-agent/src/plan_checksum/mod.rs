@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 pub use tree::TreeError;
-pub use work_dir::{changed_since, folder_digest, is_data_of_copy, source_digest};
+pub use work_dir::{changed_since, folder_digest, is_data_of_copy, modules, source_digest};
 
 /// The manifest's content besides digests of files.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -123,8 +123,8 @@ fn collect(root: &Path, below: &Path, since: SystemTime, found: &mut impl FnMut(
     }
 }
 
-/// Directories of local modules outside the stack, as recorded by `init`.
-fn modules_beside(stack: &Path) -> Vec<PathBuf> {
+/// Keys and directories of modules, as recorded by `init` below the data directory.
+pub fn modules(data: &Path) -> Vec<(String, PathBuf)> {
     #[derive(Deserialize)]
     struct Modules {
         #[serde(rename = "Modules")]
@@ -132,18 +132,26 @@ fn modules_beside(stack: &Path) -> Vec<PathBuf> {
     }
     #[derive(Deserialize)]
     struct Module {
+        #[serde(rename = "Key")]
+        key: String,
         #[serde(rename = "Dir")]
         dir: PathBuf,
     }
     // Without the file there are no modules.
-    let text = fs::read(stack.join(".terraform/modules/modules.json")).unwrap_or_default();
+    let text = fs::read(data.join("modules/modules.json")).unwrap_or_default();
     let modules = serde_json::from_slice::<Modules>(&text)
         .map(|found| found.modules)
         .unwrap_or_default();
+    let parts = |module: Module| (module.key, module.dir);
+    modules.into_iter().map(parts).collect()
+}
+
+/// Directories of local modules outside the stack.
+fn modules_beside(stack: &Path) -> Vec<PathBuf> {
     let beside = |dir: &PathBuf| dir.starts_with("..") && stack.join(dir).is_dir();
-    modules
+    modules(&stack.join(".terraform"))
         .into_iter()
-        .map(|module| module.dir)
+        .map(|(_, dir)| dir)
         .filter(beside)
         .collect()
 }

@@ -3,7 +3,7 @@
 //!
 //! | message | fields | since |
 //! |---|---|---|
-//! | plan | 1 version (3), 3 changes, 4 outputs, 18 drift, 20 errored | Terraform 1.1, OpenTofu 1.6 |
+//! | plan | 1 version (3), 3 changes, 4 outputs, 17 mode, 18 drift, 20 errored | Terraform 1.1, OpenTofu 1.6 |
 //! | | 22 results of functions (Terraform), ephemeral variables (OpenTofu), 25 applyable, 26 complete, 27 deferred | Terraform 1.8 |
 //! | | 6 excluded addresses | OpenTofu 1.9 |
 //! | | 28 variables of the apply | Terraform 1.10 |
@@ -16,16 +16,23 @@
 //! addresses in field 13.
 
 mod archive;
+mod sources;
+mod state;
 mod values;
 mod wire;
 
 use std::{
-    collections::BTreeSet,
     fs::File,
     io::{BufRead, ErrorKind},
 };
 
+use archive::{Archive, PLAN};
+use crds::Operation;
 use wire::{Value, Wire};
+
+pub(super) use sources::Sources;
+pub(super) use state::State;
+use state::{STATE, Told, canonical};
 
 use super::{
     plan_facts::{Entry, Part, PlanFacts},
@@ -81,6 +88,24 @@ pub(super) struct Unread(pub(super) String);
 
 type Read<T> = Result<T, Unread>;
 
+/// Why a plan file that can be read is not applied.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    Unread(Unread),
+    /// It has something that no tool put there.
+    Contradicted(String),
+    /// The state changed since.
+    Stale,
+}
+
+type Checked<T> = Result<T, Refused>;
+
+impl From<Unread> for Refused {
+    fn from(why: Unread) -> Self {
+        Self::Unread(why)
+    }
+}
+
 impl Unread {
     fn of(why: &str) -> Self {
         Self(why.to_owned())
@@ -102,24 +127,65 @@ impl From<std::io::Error> for Unread {
     }
 }
 
-/// Reads a plan file, and collects the `watched` addresses that it creates.
+/// What a plan was made from.
+#[derive(Debug)]
+pub(super) struct Origin {
+    pub(super) operation: Operation,
+    pub(super) sources: Sources,
+    pub(super) state: State,
+}
+
+/// Reads a plan file into `facts`. With its origin, compares also the copies of configuration and state in it.
 ///
 /// # Errors
-/// It is encrypted, damaged or of an unknown format.
-pub(super) fn read(file: &File, watched: BTreeSet<String>) -> Read<PlanFacts> {
-    let (bytes, size) = archive::plan(file)?;
+/// It is encrypted, damaged or of an unknown format, or the copies are not of this origin.
+pub(super) fn read(
+    file: &File,
+    facts: impl Into<PlanFacts>,
+    origin: Option<Origin>,
+) -> Checked<PlanFacts> {
+    let archive = Archive::open(file)?;
+    let (bytes, size) = archive.member(PLAN)?;
     let mut plan = Plan {
         wire: Wire::new(bytes),
-        facts: PlanFacts::watching(watched),
+        facts: facts.into(),
+        told: Told::default(),
+        mode: 0,
     };
     plan.read(size)?;
     plan.wire.ends()?;
-    Ok(plan.facts)
+    let Plan {
+        mut facts,
+        told,
+        mode,
+        ..
+    } = plan;
+    let Some(origin) = origin else {
+        return Ok(facts);
+    };
+    let asked = match origin.operation {
+        Operation::Destroy => 1,
+        Operation::RefreshOnly => 2,
+        Operation::Plan | Operation::Apply | Operation::Unknown => 0,
+    };
+    if mode != asked {
+        return Err(Refused::Contradicted(
+            "the mode of another operation".to_owned(),
+        ));
+    }
+    origin.sources.compare(&archive)?;
+    let state = State::kept(archive.member(STATE)?.0)?;
+    for (address, how) in state.compare(origin.state, &told, origin.operation)? {
+        facts.lose(&address, how);
+    }
+    Ok(facts)
 }
 
 struct Plan<R> {
     wire: Wire<R>,
     facts: PlanFacts,
+    told: Told,
+    mode: u64,
 }
 
 /// A change of a resource or an output. A message that comes in parts is one message, with the last value of each field.
@@ -143,11 +209,12 @@ impl<R: BufRead> Plan<R> {
                 1 => version = value.number()?,
                 3 => self.resource(Part::Resources, value)?,
                 4 => self.output(value)?,
+                17 => self.mode = value.number()?,
                 18 => self.resource(Part::Drift, value)?,
                 20 => self.facts.errored = value.number()? != 0,
                 25 => self.facts.applyable = (value.number()? != 0).then_some(true),
                 30 => self.invocation(value)?,
-                2 | 5 | 6 | 13..=17 | 19 | 21 | 22 | 26..=29 | 31 | 32 => self.wire.skip(value)?,
+                2 | 5 | 6 | 13..=16 | 19 | 21 | 22 | 26..=29 | 31 | 32 => self.wire.skip(value)?,
                 number => return Err(Unread::field("plan", number)),
             }
             if self.facts.is_full() {
@@ -247,7 +314,32 @@ impl<R: BufRead> Plan<R> {
             importing: of.importing,
         };
         self.facts.take(entry, || differing(&of.values));
+        self.tell(part, of, actions);
         Ok(())
+    }
+
+    /// Notes what a listed change tells about the state. A move among the drift is listed only if nothing else is planned.
+    fn tell(&mut self, part: Part, of: &Change, actions: &str) {
+        let (address, previous) = (canonical(&of.address), canonical(&of.previous));
+        let does = |word: &str| actions.split(',').any(|action| action == word);
+        let told = &mut self.told;
+        if part == Part::Outputs && actions != "no-op" {
+            told.outputs.insert(of.address.clone());
+        }
+        if part == Part::Drift && (does("delete") || does("update")) {
+            let gone = does("delete");
+            told.drifted.insert((address.clone(), gone));
+            if gone && !previous.is_empty() {
+                told.drifted.insert((previous.clone(), gone));
+            }
+        }
+        let is_listed = part == Part::Resources || part == Part::Drift && self.facts.lists_moves;
+        if is_listed && of.deposed.is_empty() && !previous.is_empty() && previous != address {
+            told.moved.insert(address.clone(), previous);
+        }
+        if part == Part::Resources && (of.importing || does("delete") || does("forget")) {
+            told.new.insert((address, of.deposed.clone()));
+        }
     }
 
     fn invocation(&mut self, value: Value) -> Read<()> {

@@ -1,5 +1,7 @@
 //! Tests with plan files of the real tools (`plans/README.md`), and with files that no tool writes.
 
+mod origin;
+
 use std::{fs, io::Write as _, path::Path};
 
 use nix::sys::{
@@ -17,7 +19,10 @@ fn kept(bytes: &[u8]) -> File {
 }
 
 fn facts(bytes: &[u8]) -> Read<PlanFacts> {
-    read(&kept(bytes), BTreeSet::new())
+    read(&kept(bytes), PlanFacts::default(), None).map_err(|why| match why {
+        Refused::Unread(why) => why,
+        other => panic!("{other:?}"),
+    })
 }
 
 fn why(bytes: &[u8]) -> String {
@@ -35,7 +40,7 @@ fn plans() -> Vec<(String, Vec<u8>, PlanFacts)> {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|word| word == "json") {
-                let printed = read_plan(File::open(&path).unwrap(), BTreeSet::new()).unwrap();
+                let printed = read_plan(File::open(&path).unwrap(), PlanFacts::default()).unwrap();
                 let file = fs::read(path.with_extension("tfplan")).unwrap();
                 plans.push((path.display().to_string(), file, printed));
             }
@@ -135,7 +140,7 @@ fn other_words_of_the_tool_are_a_contradiction() {
     for (from, to) in rows {
         let other = text.replacen(from, to, 1);
         assert_ne!(other, text, "{from}");
-        let printed = read_plan(other.as_bytes(), BTreeSet::new()).unwrap();
+        let printed = read_plan(other.as_bytes(), PlanFacts::default()).unwrap();
         let (file, tool) = own.clone().contradicted_by(printed).unwrap();
         assert!(
             file.starts_with("+6 ~4 -9") && !tool.is_empty(),
@@ -253,7 +258,7 @@ fn invocations_of_actions_are_changes() {
         own.lines(),
         ["* action.x.y (invoked with a.b)", "* action.x.z"]
     );
-    let text = |text: &str| read_plan(text.as_bytes(), BTreeSet::new()).unwrap();
+    let text = |text: &str| read_plan(text.as_bytes(), PlanFacts::default()).unwrap();
     let whole = r#"{"action_invocations":[{"address":"action.x.y","lifecycle_action_trigger":{"triggering_resource_address":"a.b"}},{"address":"action.x.z","invoke_action_trigger":{}}]}"#;
     assert_eq!(own.clone().contradicted_by(text(whole)), None);
     assert!(own.contradicted_by(text("{}")).is_some());
@@ -265,7 +270,7 @@ fn words_of_enumerations_are_those_of_show() {
         let own = facts(&file_of(&[resource("a.b", action)])).unwrap();
         let actions: Vec<_> = word.split(',').collect();
         let printed = serde_json::json!({"resource_changes": [{"address": "a.b", "change": {"actions": actions}}]});
-        let printed = read_plan(printed.to_string().as_bytes(), BTreeSet::new()).unwrap();
+        let printed = read_plan(printed.to_string().as_bytes(), PlanFacts::default()).unwrap();
         assert_eq!(own.contradicted_by(printed), None, "{word}");
     }
 }
@@ -364,9 +369,9 @@ fn ambiguous_archives_are_not_read() {
     for (file, says) in [
         (
             archive(&[("tfplan", plan.clone()), ("tfplan", plan.clone())], 8),
-            "two plans",
+            "\"tfplan\" twice",
         ),
-        (archive(&[("tfplan ", plan.clone())], 8), "no plan"),
+        (archive(&[("tfplan ", plan.clone())], 8), "no \"tfplan\""),
         (archive(&[("tfplan", plan.clone())], 12), "method 12"),
         (
             [b"PK".to_vec(), good.clone()].concat(),
@@ -480,7 +485,7 @@ fn large_plan_is_read_at_once() {
             .num_milliseconds()
     };
     let begun = used();
-    let facts = read(&file, BTreeSet::new()).unwrap();
+    let facts = read(&file, PlanFacts::default(), None).unwrap();
     assert_eq!(facts.counts.add, 50_000);
     assert_eq!(facts.lines()[10], "+ a.b[10]");
     let took = used() - begun;

@@ -254,7 +254,7 @@ fn moved_resource_is_no_drift() {
         facts.lines(),
         [
             "+ a.new",
-            "! a.changed (changed outside of the code: rules[1].port, tags.b, x)"
+            "! a.changed (changed outside of the code: rules[1].port, tags.b, x) (moved from a.before)"
         ]
     );
 }

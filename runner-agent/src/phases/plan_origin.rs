@@ -1,0 +1,83 @@
+//! What a plan is made from: the configuration before the plan, and the state. The copies of both in the plan file have to agree with it,
+//! since an apply uses the copies only.
+
+use std::path::Path;
+
+use crds::{Failure, FailureClass, Reason, ToolName};
+
+use super::{
+    Initialised, PhaseRunner, PlanFacts, Shell,
+    plan_file::{Origin, Refused, Sources, State, Unread},
+};
+use crate::classify::{self, OrInternal as _};
+
+impl PhaseRunner {
+    /// Reads the configuration of the stack in `root`.
+    pub(super) async fn read_sources(
+        &self,
+        shell: &Shell,
+        root: &Path,
+    ) -> Result<Sources, Failure> {
+        const FAILED: &str = "the configuration cannot be read";
+        let (root, data) = (root.to_owned(), shell.stack.join(".terraform"));
+        let is_tofu = shell.tool.found.plain().name == ToolName::OpenTofu;
+        let read = tokio::task::spawn_blocking(move || Sources::of(&root, &data, is_tofu));
+        read.await.or_internal(FAILED)?.or_internal(FAILED)
+    }
+
+    /// Reads the state through the tool, without any other code of the stack, and the configuration if it was not read before the plan.
+    pub(super) async fn read_origin(
+        &self,
+        made: &Initialised,
+        sources: Option<Sources>,
+        ran_in: Option<&Path>,
+    ) -> Result<Origin, Failure> {
+        let shell = &made.shell;
+        let sources = match sources {
+            Some(sources) => sources,
+            None => {
+                self.read_sources(shell, ran_in.unwrap_or(&shell.stack))
+                    .await?
+            }
+        };
+        let mut state = Err(String::new());
+        for command in self.showing(shell, ran_in, &["state", "pull"])? {
+            state = self.pull_by(&command, shell, State::pulled).await;
+            if state.is_ok() || self.children.is_stopped() {
+                break;
+            }
+        }
+        let state = state.map_err(|why| {
+            let (class, reason) =
+                classify::text(&why).unwrap_or((FailureClass::Internal, Reason::PlanUnreadable));
+            let text = format!("the plan cannot be compared with the state: {why}");
+            Failure {
+                class,
+                ..reason.failure(text)
+            }
+        })?;
+        Ok(Origin {
+            operation: made.run.spec.operation,
+            sources,
+            state,
+        })
+    }
+}
+
+/// The facts of a plan file, or why it cannot be read.
+///
+/// # Errors
+/// The file does not agree with its origin.
+pub(super) fn accepted(
+    read: Result<PlanFacts, Refused>,
+) -> Result<Result<PlanFacts, Unread>, Failure> {
+    match read {
+        Ok(facts) => Ok(Ok(facts)),
+        Err(Refused::Unread(why)) => Ok(Err(why)),
+        Err(Refused::Contradicted(what)) => Err(Reason::PlanContradicted.failure(format!(
+            "the plan file has {what}; code wrote to it, and nothing was applied"
+        ))),
+        Err(Refused::Stale) => Err(Reason::StalePlan
+            .failure("the state changed since the plan was made; nothing was applied, plan again")),
+    }
+}
