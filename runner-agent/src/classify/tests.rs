@@ -487,6 +487,33 @@ fn lock_that_the_code_words_is_none() {
 }
 
 #[test]
+fn directory_that_cannot_be_written_is_no_lock() {
+    for (call, below, directory) in [
+        ("open terraform.tfstate: permission denied", "", "."),
+        (
+            "open .terraform.tfstate.lock.info: permission denied",
+            "net",
+            "net",
+        ),
+        ("mkdir ../state/a: read-only file system", "net", "state"),
+        ("open /state/a.tfstate: permission denied", "net", "/state"),
+    ] {
+        let detail = format!("Error message: {call}\n\nOpenTofu acquires a state lock to");
+        let told = diagnostic("Error acquiring the state lock", &detail, None);
+        let said = Said {
+            diagnostics: vec![told],
+            below: below.into(),
+            ..Said::default()
+        };
+        let f = failure("apply", FAILED, &said);
+        assert_is(&f, Configuration, reason::APPLY_FAILED, call);
+        let wanted = format!("apply failed: the tool cannot write to directory {directory}, where");
+        assert!(f.message.starts_with(&wanted), "{}", f.message);
+        assert_eq!(lock(&f, "a"), None);
+    }
+}
+
+#[test]
 fn words_of_a_check_have_no_reason() {
     for words in [
         "write errored.tfstate: no space left on device",
