@@ -16,7 +16,7 @@ use runner_agent::{
     local::{arguments::Arguments, tool_options},
     manual, own_lines,
     phases::{PhaseRunner, Remote},
-    process::{Children, Log, kill_others, own_pid, reap_strangers},
+    process::{Children, Log, enter_session, kill_others, own_pid, reap_strangers},
     settings::Settings,
     termination,
     tool::wrapped,
@@ -64,6 +64,9 @@ zsh:   runner-agent completion zsh  > a directory of $fpath, as _runner-agent
 fish:  runner-agent completion fish > ~/.config/fish/completions/runner-agent.fish";
 
 fn main() {
+    if let Some(code) = enter_session() {
+        leave(code);
+    }
     if wrapped::is_called() {
         leave(wrapped::run());
     }

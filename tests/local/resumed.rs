@@ -19,6 +19,10 @@ pub(crate) fn tests() -> Vec<Test> {
             "resumed::plan_waits_after_any_end_at_the_question",
             at_the_question,
         ),
+        Test::new(
+            "resumed::only_keys_after_the_question_answer_it",
+            typed_ahead,
+        ),
     ]
 }
 
@@ -46,6 +50,26 @@ fn overtaken(lab: &Lab) -> Result<()> {
         "{failure:?}: {text}"
     );
     Ok(())
+}
+
+/// A hook's program types `y` into its controlling terminal.
+const TYPES: &str = r#"apiVersion: pawl.run/v1alpha1
+kind: TerraformRun
+spec:
+  hooks:
+    - name: types
+      when: AfterPlan
+      inline: perl -e 'for my $key (split //, "y\n") { ioctl(STDIN, 0x5412, $key) }' </dev/tty || echo no terminal
+"#;
+
+fn typed_ahead(lab: &Lab) -> Result<()> {
+    let place = lab.fixture("tofu", "hello")?;
+    std::fs::write(place.stack().join("pawl.yaml"), TYPES)?;
+    let mut terminal = place.at_terminal(&[])?;
+    terminal.press("y\n")?;
+    terminal.answer("n")?;
+    let text = place.came_to(RunResult::Rejected, terminal.end()?)?;
+    holds(&text, "no terminal")
 }
 
 fn at_the_question(lab: &Lab) -> Result<()> {

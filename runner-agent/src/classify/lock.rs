@@ -30,7 +30,8 @@ pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
     let field = |name: &str| {
         let lines = failure
             .diagnostics
-            .iter()
+            .first()
+            .into_iter()
             .filter_map(|d| d.detail.as_deref())
             .flat_map(str::lines)
             .map(str::trim);
@@ -42,9 +43,9 @@ pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
     let who = field("Who:").unwrap_or_default();
     let told = failure
         .diagnostics
-        .iter()
-        .filter_map(|d| d.detail.as_deref())
-        .find_map(|detail| {
+        .first()
+        .and_then(|d| d.detail.as_deref())
+        .and_then(|detail| {
             let rest = detail.split_once("already locked: ID=")?.1;
             Some(
                 rest.split_whitespace()

@@ -112,8 +112,8 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
         _ => "failed".to_owned(),
     };
     let lock = errors
-        .iter()
-        .find_map(|d| lock_owner(d.detail.as_deref().unwrap_or_default()));
+        .first()
+        .and_then(|d| lock_owner(d.detail.as_deref().unwrap_or_default()));
     let mut message = if said_text.is_empty() {
         format!("{step} {ended}")
     } else {
@@ -183,7 +183,12 @@ fn decisive(
 
 /// The class and reason of one error, if known.
 fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, Reason)> {
-    let detail = error.detail.as_deref().unwrap_or_default();
+    let told = error.detail.as_deref().unwrap_or_default();
+    let detail = if rows::is_of_code(&error.summary) {
+        ""
+    } else {
+        told
+    };
     let (class, reason) = text(&format!("{}\n{detail}", error.summary))?;
     // Among the errors of `init`, only those of backends have a summary and nothing else.
     let bare = matches!(step, "init" | "workspace") && detail.is_empty() && error.file.is_none();
@@ -193,7 +198,11 @@ fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, Reason)> {
             .address
             .as_ref()
             .is_some_and(|address| address.starts_with("var."));
+    // The tool reports its state without a place; an object, a provider and a check of the code have one.
+    let of_tool = error.file.is_none() && error.address.is_none();
     Some(match reason {
+        Reason::StateLocked if !of_tool || !rows::is_of_lock(&error.summary) => return None,
+        Reason::StalePlan | Reason::StateNotSaved if !of_tool => return None,
         Reason::ProviderUnreachable if bare => (class, Reason::BackendUnreachable),
         Reason::VariableInvalid if in_code => (class, Reason::InvalidConfiguration),
         _ => (class, reason),

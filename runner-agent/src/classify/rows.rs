@@ -104,6 +104,25 @@ const OF_BACKEND: &str = "error refreshing state|error acquiring the state lock|
     select workspace|selecting workspace|load state|loading state|get state|state file at gs://|\
     state blob|remote state| backend:|the backend|s3 backend";
 
+/// Lower-case beginnings of the summary of an error about a lock. A provider that does not start, for example, has its words in another
+/// summary.
+const OF_LOCK: &str = "error acquiring the state lock|error releasing the state lock|error locking state|failed to lock|\
+    error refreshing state|error loading state|error selecting workspace|the state is already locked|\
+    state blob is already locked|http remote state already locked|workspace is already locked";
+
+/// Summaries above an `error_message` of the code.
+const OF_CODE: &str = "Invalid value for variable|Resource precondition failed|Resource postcondition failed|\
+    Module output value precondition failed|Check block assertion failed";
+
+pub(super) fn is_of_lock(summary: &str) -> bool {
+    let summary = summary.to_lowercase();
+    OF_LOCK.split('|').any(|head| summary.starts_with(head))
+}
+
+pub(super) fn is_of_code(summary: &str) -> bool {
+    OF_CODE.split('|').any(|known| summary == known)
+}
+
 /// The class and reason of a text, if known.
 pub fn text(text: &str) -> Option<(FailureClass, Reason)> {
     let text = text.to_lowercase();

@@ -449,6 +449,95 @@ fn lock_names_its_holder() {
 }
 
 #[test]
+fn lock_that_the_code_words_is_none() {
+    let words = "Lock Info:\n  ID:        l1\n  Who:       carol@laptop\n";
+    let place = Some(("main.tf", 1));
+    let at = |address: &str, told: Diagnostic| Diagnostic {
+        address: Some(address.into()),
+        ..told
+    };
+    let own = "Error acquiring the state lock";
+    for told in [
+        diagnostic("Invalid value for variable", words, place),
+        at(
+            "t.a",
+            diagnostic("Resource precondition failed", words, place),
+        ),
+        at("t.a", diagnostic(own, words, place)),
+        at("t.a", diagnostic(own, words, None)),
+        diagnostic("Failed to load plugin schemas", words, None),
+    ] {
+        let found = of("plan", vec![told.clone()]);
+        assert_ne!(found.class, StateLocked, "{told:?}");
+        // The holder is the one that the tool names.
+        let held = of(
+            "plan",
+            vec![
+                told,
+                diagnostic(
+                    own,
+                    "Error message: x\nLock Info:\n  ID: l2\n  Who: dan@ci\n",
+                    None,
+                ),
+            ],
+        );
+        assert!(held.message.ends_with("locked by dan@ci"), "{held:?}");
+        assert_eq!(lock(&held, "a").unwrap().id, "l2");
+    }
+}
+
+#[test]
+fn directory_that_cannot_be_written_is_no_lock() {
+    for (call, below, directory) in [
+        ("open terraform.tfstate: permission denied", "", "."),
+        (
+            "open .terraform.tfstate.lock.info: permission denied",
+            "net",
+            "net",
+        ),
+        ("mkdir ../state/a: read-only file system", "net", "state"),
+        ("open /state/a.tfstate: permission denied", "net", "/state"),
+    ] {
+        let detail = format!("Error message: {call}\n\nOpenTofu acquires a state lock to");
+        let told = diagnostic("Error acquiring the state lock", &detail, None);
+        let said = Said {
+            diagnostics: vec![told],
+            below: below.into(),
+            ..Said::default()
+        };
+        let f = failure("apply", FAILED, &said);
+        assert_is(&f, Configuration, reason::APPLY_FAILED, call);
+        let wanted = format!("apply failed: the tool cannot write to directory {directory}, where");
+        assert!(f.message.starts_with(&wanted), "{}", f.message);
+        assert_eq!(lock(&f, "a"), None);
+    }
+}
+
+#[test]
+fn words_of_a_check_have_no_reason() {
+    for words in [
+        "write errored.tfstate: no space left on device",
+        "saved plan is stale",
+        "connection refused",
+        "ExpiredToken",
+    ] {
+        for (summary, reason) in [
+            ("Invalid value for variable", reason::VARIABLE_INVALID),
+            (
+                "Resource postcondition failed",
+                reason::INVALID_CONFIGURATION,
+            ),
+        ] {
+            let told = Diagnostic {
+                address: Some("var.x".into()),
+                ..diagnostic(summary, words, Some(("main.tf", 1)))
+            };
+            assert_is(&of("plan", vec![told]), Configuration, reason, words);
+        }
+    }
+}
+
+#[test]
 fn bare_error_of_init_is_one_of_the_backend() {
     let refused = "dial tcp 127.0.0.1:9: connect: connection refused";
     assert_eq!(

@@ -9,6 +9,7 @@ use std::{
 use anyhow::Result;
 use crds::{Changed, Phase, RunResult, TerraformRunStatus, names, pod_env, reason, whole_seconds};
 use jiff::Timestamp;
+use nix::sys::termios::{FlushArg, tcflush};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
@@ -54,7 +55,7 @@ pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
         host,
     } = ready;
     let mut changes = api.changes();
-    let children = Children::default();
+    let children = Children::apart();
     let reaper = tokio::spawn(reap_strangers(children.clone()));
     let log = Log::to(Tee::new(log_file(&settings.work)?, screen.clone()));
     let teller = Teller::new(screen.clone(), log.clone());
@@ -206,6 +207,8 @@ fn ask(screen: &Screen, status: &TerraformRunStatus, answers: mpsc::UnboundedSen
     screen.rest();
     let question = format!("Apply {} ({})? [y/N] ", plan.checksum, plan.summary);
     std::thread::spawn(move || {
+        // A key that was pressed before the question does not answer it.
+        let _ = tcflush(std::io::stdin(), FlushArg::TCIFLUSH);
         let mut out = std::io::stdout().lock();
         let _ = write!(out, "{question}").and_then(|()| out.flush());
         drop(out);

@@ -33,6 +33,8 @@ pub enum Role {
 #[derive(Clone, Debug, Default)]
 pub struct Children {
     table: Arc<Mutex<Table>>,
+    /// Whether each command gets a session of its own.
+    pub(super) apart: bool,
     pub(super) confined: Arc<OnceLock<Confined>>,
 }
 
@@ -85,6 +87,14 @@ impl Tracked {
 }
 
 impl Children {
+    /// Commands of a person's machine: they have no controlling terminal.
+    pub fn apart() -> Self {
+        Self {
+            apart: true,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         guard(&self.table)
     }

@@ -1,8 +1,9 @@
-//! Child processes: confined, each in its own process group, output read by line, signalled once, reaped without stealing from tokio.
+//! Child processes: confined, each in its own process group or session, output read by line, signalled once, reaped without stealing from tokio.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `spawn` | starting a command and running it to its end |
+//! | `session` | a session of its own for a command of a person's machine |
 //! | `interrupt` | running commands, the tool's one SIGINT, and SIGKILL |
 //! | `tree` | parents and descendants of processes |
 //! | `reap` | ended processes that tokio does not wait for |
@@ -18,6 +19,7 @@ mod interrupt;
 mod output;
 mod peer;
 mod reap;
+mod session;
 mod spawn;
 mod stream;
 mod tree;
@@ -27,6 +29,7 @@ pub use interrupt::{Children, Role};
 pub use output::{Lines, Log, LogSink, MAX_LINE, cut_marker};
 pub use peer::is_of_tool;
 pub use reap::{kill_others, reap_strangers};
+pub use session::enter as enter_session;
 #[cfg(test)]
 pub(crate) use spawn::tests::{Kept, bash};
 pub use spawn::{Command, Exit, RunError, Sink, Source};

@@ -19,6 +19,7 @@ use super::{
     confine::{Bounds, Confined},
     interrupt::{Children, Role, Tracked},
     output::Lines,
+    session,
     stream::stream,
     tree::Executable,
 };
@@ -124,7 +125,7 @@ impl Children {
         out: Option<OwnedFd>,
         spite: InSpite,
     ) -> Result<(Child, i32), RunError> {
-        let own = || stream(&command.role).map_err(RunError::Spawn);
+        let own = || stream(command).map_err(RunError::Spawn);
         let (out, out_end) = match out {
             Some(end) => (None, end),
             None => own().map(|(out, end)| (Some(std::process::ChildStdout::from(out)), end))?,
@@ -133,7 +134,14 @@ impl Children {
         let (err, err_end) = own()?;
         let err = ChildStderr::from_std(std::process::ChildStderr::from(err));
         let (out, err) = (out.map_err(RunError::Spawn)?, err.map_err(RunError::Spawn)?);
-        let mut tokio_command = tokio::process::Command::new(&command.program);
+        let mut tokio_command;
+        if self.apart {
+            tokio_command = session::command();
+            tokio_command.arg(&command.program);
+        } else {
+            tokio_command = tokio::process::Command::new(&command.program);
+            tokio_command.process_group(0);
+        }
         tokio_command
             .args(&command.args)
             .env_clear()
@@ -141,8 +149,7 @@ impl Children {
             .current_dir(&command.dir)
             .stdin(Stdio::null())
             .stdout(out_end)
-            .stderr(err_end)
-            .process_group(0);
+            .stderr(err_end);
         // Under one lock with the reaper's check, so that it does not reap a command that ends at once.
         let mut table = self.table();
         if table.killed && spite != InSpite::Kill || table.stopped && spite == InSpite::None {
