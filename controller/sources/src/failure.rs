@@ -115,7 +115,9 @@ impl From<&GitError> for Problem {
         let reason = match error {
             GitError::NotStarted(_) => Reason::AgentFault,
             GitError::TooLong { .. } => Reason::SourceUnreachable,
-            GitError::TooMuch(..) | GitError::TooLarge(..) => Reason::SourceInvalid,
+            GitError::TooMuch(..) | GitError::NoMemory(_) | GitError::TooLarge(..) => {
+                Reason::SourceInvalid
+            }
         };
         Self::new(reason, error.to_string())
     }

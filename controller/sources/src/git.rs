@@ -1,4 +1,4 @@
-//! Runs git with a timeout, bounded output, redacted secrets, and in a process group that is killed with it.
+//! Runs git with a timeout, bounded memory and output, redacted secrets, and in a process group that is killed with it.
 
 use std::{
     ffi::OsString,
@@ -33,15 +33,29 @@ const PROXY: [&str; 6] = [
     "all_proxy",
 ];
 /// Additional environment of local commands. It disables configuration files and git's check of the directory's owner.
-const LOCAL: [(&str, &str); 8] = [
+const LOCAL: [(&str, &str); 5] = [
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
     ("GIT_TERMINAL_PROMPT", "0"),
     ("GIT_NO_LAZY_FETCH", "1"),
     ("LC_ALL", "C"),
-    ("GIT_CONFIG_COUNT", "1"),
-    ("GIT_CONFIG_KEY_0", "safe.directory"),
-    ("GIT_CONFIG_VALUE_0", "*"),
+];
+/// Settings of all commands, with which honest repositories stay far below the limit of memory: git streams large files, caches less, and starts
+/// no thread for each processor of the node.
+const FRUGAL: [(&str, &str); 4] = [
+    ("core.bigFileThreshold", "16m"),
+    ("core.deltaBaseCacheLimit", "32m"),
+    ("pack.threads", "2"),
+    ("grep.threads", "2"),
+];
+/// Starts git with at most 512 MiB of private memory for each process (`RLIMIT_DATA`). Mapped packs do not count. A pack of some hundred bytes may ask for any
+/// amount, by deltas of deltas.
+const BOUNDED: &str = r#"ulimit -d 524288 && exec git "$@""#;
+/// Messages of git, libcurl, ssh and git-lfs at that limit.
+const NO_MEMORY: [&str; 3] = [
+    "out of memory",
+    "cannot allocate memory",
+    "unable to create thread",
 ];
 /// Maximum size of stored standard error, in bytes.
 const SAID: usize = 64 << 10;
@@ -58,6 +72,11 @@ pub enum GitError {
     TooLong { command: String, deadline: Duration },
     #[error("`git {0}` was ended: it printed more than {1}")]
     TooMuch(String, String),
+    #[error(
+        "`git {0}` was ended: it needs more than 512 MiB of memory, which is all that a process of git may take; keep large files in Git LFS, or out \
+         of the repository"
+    )]
+    NoMemory(String),
     #[error(
         "it was not fetched: its mirror would be larger than {0} MiB, which is all that mirrors may take (--mirrors-mib)"
     )]
@@ -104,6 +123,8 @@ impl Commands {
     pub fn new(home: &Path, deadline: Duration) -> Self {
         let mut inherited = from_env(&INHERITED);
         inherited.push(("HOME".into(), home.into()));
+        // git-lfs would follow the message of lacking memory with a trace that displaces it.
+        inherited.push(("GOTRACEBACK".into(), "none".into()));
         Self {
             inherited,
             outbound: None,
@@ -139,19 +160,33 @@ impl Commands {
         if proxy.is_none() {
             env.extend(from_env(&PROXY));
         }
-        let proxy = proxy.map(|proxy| ("http.proxy", proxy));
-        repository.env(env, proxy.as_slice())
+        let frugal = FRUGAL.map(|(key, value)| (key, value.to_owned()));
+        let more = frugal
+            .into_iter()
+            .chain(proxy.map(|proxy| ("http.proxy", proxy)));
+        repository.env(env, &more.collect::<Vec<_>>())
     }
 
     /// The environment of local commands, which contact no server.
     pub fn local(&self) -> Vec<(OsString, OsString)> {
         let local = LOCAL.map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        self.inherited.iter().cloned().chain(local).collect()
+        let config = [("safe.directory", "*")].into_iter().chain(FRUGAL);
+        let config = config.enumerate().flat_map(|(i, (key, value))| {
+            [
+                (format!("GIT_CONFIG_KEY_{i}").into(), key.into()),
+                (format!("GIT_CONFIG_VALUE_{i}").into(), value.into()),
+            ]
+        });
+        let count = (FRUGAL.len() + 1).to_string();
+        let mut env = self.inherited.clone();
+        env.extend(local.into_iter().chain(config));
+        env.push(("GIT_CONFIG_COUNT".into(), count.into()));
+        env
     }
 
     /// A local git command without arguments, for callers that run it themselves.
     pub fn command(&self) -> std::process::Command {
-        let mut command = std::process::Command::new("git");
+        let mut command = bounded();
         command.env_clear().envs(self.local());
         command
     }
@@ -169,8 +204,14 @@ impl Commands {
         most: impl Into<Most>,
     ) -> Result<Output, GitError> {
         let most = most.into();
-        let name = || args.first().copied().unwrap_or_default().to_owned();
-        let mut command = Command::new("git");
+        let name = || {
+            let words = args.iter().copied();
+            let first = words
+                .skip_while(|word| word.starts_with('-') || word.contains('='))
+                .next();
+            first.unwrap_or_default().to_owned()
+        };
+        let mut command = Command::from(bounded());
         command
             .args(args)
             .env_clear()
@@ -208,10 +249,11 @@ impl Commands {
             Stop::Io(error) => GitError::NotStarted(error),
             Stop::TooMuch(what) => GitError::TooMuch(name(), what),
         })?;
-        Ok(Output {
-            ended: self.ended(status, &said),
-            stdout,
-        })
+        let ended = self.ended(status, &said);
+        if ended.code != 0 && lacks_memory(&ended.output) {
+            return Err(GitError::NoMemory(name()));
+        }
+        Ok(Output { ended, stdout })
     }
 
     fn ended(&self, status: ExitStatus, said: &[u8]) -> Ended {
@@ -243,6 +285,22 @@ impl Git for Commands {
     ) -> Result<Ended, GitError> {
         Ok(self.output(args, env, dir, Vec::new(), LITTLE).await?.ended)
     }
+}
+
+/// Git, whose arguments follow.
+fn bounded() -> std::process::Command {
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", BOUNDED, "git"]);
+    command
+}
+
+/// Whether a process here, not the server, lacks memory.
+fn lacks_memory(said: &str) -> bool {
+    let own = said
+        .lines()
+        .filter(|line| !line.starts_with("remote:") && !line.contains("remote error:"));
+    own.map(str::to_lowercase)
+        .any(|line| NO_MEMORY.iter().any(|text| line.contains(text)))
 }
 
 /// The set ones of these environment variables.
@@ -339,7 +397,13 @@ pub fn size(dir: &Path) -> u64 {
 mod tests {
     use std::time::Instant;
 
+    use crds::Reason;
+
     use super::*;
+    use crate::failure::Problem;
+
+    /// A pack of 175 bytes: a file of 64 KiB, one of 250 of these, and one of 40 of the latter, 655 MB.
+    const DELTAS: &[u8] = include_bytes!("../tests/followed/deltas.pack");
 
     fn commands() -> (tempfile::TempDir, Commands) {
         let dir = tempfile::tempdir().unwrap();
@@ -376,6 +440,32 @@ mod tests {
             refused.code != 0 && !refused.output.contains("t0ken"),
             "{refused:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn pack_of_nested_deltas_ends_at_the_limit_of_memory() {
+        let (dir, commands) = commands();
+        let env = commands.local();
+        let run = |args: &'static [&'static str], input: &[u8]| {
+            commands.output(args, &env, dir.path(), input.to_vec(), 4096)
+        };
+        run(&["init", "--quiet", "--bare"], &[]).await.unwrap();
+        let error = run(&["-c", "pack.threads=1", "index-pack", "--stdin"], DELTAS)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, GitError::NoMemory(name) if name == "index-pack"),
+            "{error}"
+        );
+        let problem = Problem::from(&error);
+        assert_eq!(problem.reason, Reason::SourceInvalid);
+        assert!(problem.message.contains("512 MiB of memory"));
+        let server =
+            "remote: fatal: Out of memory, malloc failed\nfatal: remote error: out of memory";
+        assert!(!lacks_memory(server), "the server may have more next time");
+        assert!(lacks_memory(&format!(
+            "{server}\nfatal error: runtime: cannot allocate memory"
+        )));
     }
 
     /// A command that would print for ever is ended at once, whichever stream and limit it is.

@@ -83,6 +83,45 @@ async fn endless_paths_are_refused_at_once() {
     }
 }
 
+/// A pack of 175 bytes: a file of 64 KiB, one of 250 of these, and one of 40 of the latter, 655 MB.
+const DELTAS: &[u8] = include_bytes!("deltas.pack");
+/// Its files.
+const DELTA_FILES: [&str; 3] = [
+    "787b93fd36990ef95ebe37fbaff756f7153bfa3e",
+    "c97c12f9b0a24bfc19c74a2b265a97c924137775",
+    "3ec87bddbe74e4da47967a2533797ce6331a48ed",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn file_beyond_gits_memory_is_refused() {
+    let layers = [
+        ("good", json!({"path": "stacks/app"})),
+        ("large", json!({"ref": "large"})),
+    ];
+    let mut world = World::new(&layers).await;
+    world.commit("main", FILES);
+    let dir = world.repo.dir().to_owned();
+    let pack = dir.join("objects/pack/pack-1.pack");
+    std::fs::write(&pack, DELTAS).unwrap();
+    git(&dir, &["index-pack", pack.to_str().unwrap()], "");
+    // Otherwise the server sends the whole file, which git streams to the disk.
+    git(&dir, &["config", "core.bigFileThreshold", "1g"], "");
+    let entries = DELTA_FILES.map(|id| format!("100644 blob {id}\t{id}\n"));
+    let tree = git(&dir, &["mktree"], &entries.concat());
+    let commit = git(&dir, &["commit-tree", &tree, "-m", "m"], "");
+    git(&dir, &["update-ref", "refs/heads/large", &commit], "");
+    assert_eq!(world.look().await, ["good"]);
+    let refs = &world.status().refs;
+    let known = refs.iter().find(|known| known.name == "large").unwrap();
+    let failure = known.failure.clone().unwrap();
+    assert_eq!(failure.reason, "SourceInvalid", "{}", failure.message);
+    assert!(
+        failure.message.contains("512 MiB of memory"),
+        "{}",
+        failure.message
+    );
+}
+
 /// A port that counts its connections and closes them.
 async fn port(at: &str) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind(at).await.unwrap();
