@@ -4,6 +4,7 @@
 //! The console decides no rights. It reads and writes objects as the person who asks ([`api_server`]), so RBAC and the admission policies
 //! that guard `kubectl` guard the browser.
 
+pub mod acts;
 pub mod api_server;
 pub mod person;
 pub mod problem;
