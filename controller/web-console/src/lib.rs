@@ -6,6 +6,7 @@
 
 pub mod acts;
 pub mod api_server;
+pub mod pages;
 pub mod person;
 pub mod problem;
 
@@ -22,5 +23,7 @@ pub struct Console {
 
 /// The router of the listener for people.
 pub fn router(console: Arc<Console>) -> Router {
-    Router::new().with_state(console)
+    Router::new()
+        .nest("/api/v1", pages::router())
+        .with_state(console)
 }
