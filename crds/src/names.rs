@@ -210,11 +210,14 @@ pub fn lease_name(scope: &str, state_key: &str) -> String {
     format!("pawl-state-{}", digits.get(..32).unwrap_or(digits))
 }
 
+/// In a shell: the user's own name.
+pub const WHOAMI: &str = "\"$(kubectl auth whoami -o jsonpath='{.status.userInfo.username}')\"";
+
 /// The command that approves a plan. It fills in the user's own name.
 pub fn approve_command(namespace: &str, run: &str, checksum: &str) -> String {
     format!(
         "kubectl annotate -n {namespace} --overwrite {KUBECTL_RUN}/{run} {APPROVE}={checksum} \
-         {APPROVED_BY}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\""
+         {APPROVED_BY}={WHOAMI}"
     )
 }
 
@@ -269,7 +272,7 @@ pub fn confirm_command(namespace: &str, layer: &str) -> String {
 pub fn abandon_command(namespace: &str, run: &str) -> String {
     format!(
         "kubectl annotate -n {namespace} {KUBECTL_RUN}/{run} {ABANDON}=\"REASON\" \
-         {ABANDONED_BY}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\""
+         {ABANDONED_BY}={WHOAMI}"
     )
 }
 

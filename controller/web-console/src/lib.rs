@@ -4,7 +4,9 @@
 //! The console decides no rights. It reads and writes objects as the person who asks ([`api_server`]), so RBAC and the admission policies
 //! that guard `kubectl` guard the browser.
 
+pub mod acts;
 pub mod api_server;
+pub mod pages;
 pub mod person;
 pub mod problem;
 
@@ -21,5 +23,7 @@ pub struct Console {
 
 /// The router of the listener for people.
 pub fn router(console: Arc<Console>) -> Router {
-    Router::new().with_state(console)
+    Router::new()
+        .nest("/api/v1", pages::router())
+        .with_state(console)
 }

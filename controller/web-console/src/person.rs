@@ -86,8 +86,24 @@ impl Person {
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
+        self.annotate_in(Some(namespace), name, annotations).await
+    }
+
+    /// Like [`Self::annotate`], also for an object that is in no namespace.
+    ///
+    /// # Errors
+    /// The API server refused it or did not respond.
+    pub async fn annotate_in<K>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        annotations: &Value,
+    ) -> Result<K, CallError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
         let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-        let request = kube::core::Request::new(K::url_path(&(), Some(namespace)))
+        let request = kube::core::Request::new(K::url_path(&(), namespace))
             .patch(name, &PatchParams::default(), &patch)
             .map_err(|error| {
                 CallError::of("annotate the object", kube::Error::BuildRequest(error))

@@ -103,6 +103,14 @@ pub fn is_of(reason: &str, place: Place) -> bool {
     step(reason, place).is_some_and(|step| step != Step::Never)
 }
 
+/// Whether the next step after this failure in a cluster is to run it again, perhaps after something outside of the run was mended.
+pub fn is_rerun(reason: &str) -> bool {
+    matches!(
+        step(reason, Place::Cluster),
+        Some(Step::Again | Step::First(_))
+    )
+}
+
 fn step(reason: &str, place: Place) -> Option<Step> {
     let (cluster, laptop) = Reason::parse(reason)?.steps();
     Some(if place == Place::Cluster {

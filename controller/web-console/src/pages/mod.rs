@@ -1,0 +1,117 @@
+//! The pages of one object: what it is, what a person may do with it, its plan, changes and logs. Each request is made as the person.
+
+pub mod layer;
+pub mod log;
+pub mod namespace;
+pub mod path;
+pub mod plan;
+pub mod repository;
+pub mod run;
+pub mod stored;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    http::{StatusCode, header},
+    response::{IntoResponse as _, Response},
+    routing::{get, post},
+};
+use kube::Resource;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::{
+    Console,
+    acts::{self, Kind, Object, Request},
+    problem::Problem,
+};
+
+/// The routes below `/api/v1`.
+pub fn router() -> Router<Arc<Console>> {
+    Router::new()
+        .route("/namespaces/{namespace}/runs/{name}", get(run::read))
+        .route(
+            "/namespaces/{namespace}/runs/{name}/acts/{act}",
+            post(run::act),
+        )
+        .route("/namespaces/{namespace}/runs/{name}/plan", get(plan::text))
+        .route(
+            "/namespaces/{namespace}/runs/{name}/changes",
+            get(plan::changes),
+        )
+        .route(
+            "/namespaces/{namespace}/runs/{name}/log/{phase}",
+            get(log::phase),
+        )
+        .route("/namespaces/{namespace}/layers/{name}", get(layer::read))
+        .route(
+            "/namespaces/{namespace}/layers/{name}/acts/{act}",
+            post(layer::act),
+        )
+        .route(
+            "/namespaces/{namespace}/repositories/{name}",
+            get(repository::read),
+        )
+        .route(
+            "/namespaces/{namespace}/repositories/{name}/acts/{act}",
+            post(repository::act),
+        )
+        .route("/namespaces/{namespace}/acts/{act}", post(namespace::act))
+        .route(
+            "/namespaces/{namespace}/states/{state}/unlock",
+            post(namespace::unlock),
+        )
+}
+
+/// An answer as JSON.
+fn json(answer: &impl Serialize) -> Response {
+    let kind = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    match serde_json::to_vec(answer) {
+        Ok(body) => (kind, body).into_response(),
+        Err(error) => Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Internal",
+            error.to_string(),
+        )
+        .into_response(),
+    }
+}
+
+/// The object without the fields that only the API server uses.
+fn shown<K: Resource>(mut object: K) -> K {
+    object.meta_mut().managed_fields = None;
+    object
+}
+
+/// The row of an act.
+fn row(kind: Kind, act: &str) -> Result<&'static acts::table::Row, Problem> {
+    acts::row(kind, act).ok_or_else(|| {
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            format!("there is no act {act} here; nothing was changed"),
+        )
+    })
+}
+
+/// The annotations of an act.
+fn annotations(
+    row: &acts::table::Row,
+    object: &Object<'_>,
+    request: &Request,
+    person: &str,
+) -> Result<Value, Problem> {
+    let now = jiff::Timestamp::now().as_second();
+    let written: Result<Map<_, _>, _> = row.annotations(object, request, person, now);
+    written.map(Value::Object).map_err(|lacks| {
+        Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Invalid",
+            format!("{lacks}; nothing was changed"),
+        )
+    })
+}

@@ -1,0 +1,85 @@
+//! What the datastore keeps of a run, read through `read.pawl.run` as the person and passed on as it arrives.
+
+use axum::{
+    body::Body,
+    http::{HeaderName, HeaderValue, Request, StatusCode, header},
+    response::Response,
+};
+use http_body_util::{BodyExt as _, Limited};
+use kube::core::Status;
+
+use crate::{person::Person, problem::Problem};
+
+/// The largest error document, in bytes.
+const LARGEST: usize = 64 << 10;
+
+/// The path of a namespace in `read.pawl.run`.
+pub fn base(namespace: &str) -> String {
+    format!("/apis/read.pawl.run/v1alpha1/namespaces/{namespace}")
+}
+
+/// Sends a request as the person.
+///
+/// # Errors
+/// The API server refused it or did not respond.
+pub async fn send(
+    person: &Person,
+    request: Request<Vec<u8>>,
+) -> Result<axum::http::Response<kube::client::Body>, Problem> {
+    let response = person
+        .api_server
+        .send("read what the datastore keeps", &person.token, request)
+        .await?;
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        return Err(Problem::unauthenticated());
+    }
+    let text = Limited::new(response.into_body(), LARGEST).collect().await;
+    let text = text.map(|text| text.to_bytes()).unwrap_or_default();
+    Err(match serde_json::from_slice::<Status>(&text) {
+        Ok(refused) if !refused.message.is_empty() => {
+            Problem::new(status, &refused.reason, refused.message)
+        }
+        // The aggregation layer answers in plain text while the datastore is down.
+        _ => Problem::new(
+            status,
+            "Unavailable",
+            format!(
+                "the datastore did not answer ({})",
+                String::from_utf8_lossy(&text)
+                    .trim()
+                    .chars()
+                    .take(256)
+                    .collect::<String>()
+            ),
+        ),
+    })
+}
+
+/// Passes a response on as it arrives. Its type is `kind`, whatever the response has: the content is not ours.
+///
+/// # Errors
+/// The API server refused it or did not respond.
+pub async fn pass_on(person: &Person, url: &str, kind: &'static str) -> Result<Response, Problem> {
+    let request = Request::get(url).body(Vec::new()).unwrap_or_default();
+    let (parts, body) = send(person, request).await?.into_parts();
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-store"),
+        // Proxies pass each piece on at once.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    // With its length a reader notices that the rest is missing.
+    if let Some(length) = parts.headers.get(header::CONTENT_LENGTH) {
+        headers.insert(header::CONTENT_LENGTH, length.clone());
+    }
+    Ok(response)
+}
