@@ -4,19 +4,24 @@
 //! The console decides no rights. It reads and writes objects as the person who asks ([`api_server`]), so RBAC and the admission policies
 //! that guard `kubectl` guard the browser.
 
+pub mod access;
 pub mod api_server;
 pub mod person;
 pub mod problem;
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 
 use axum::Router;
 
+use access::Access;
 use api_server::ApiServer;
 
 /// The state of all handlers.
 pub struct Console {
     pub api_server: ApiServer,
+    pub access: Access,
 }
 
 /// The router of the listener for people.
