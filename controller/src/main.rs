@@ -47,7 +47,7 @@ enum Command {
     /// Connects ssh of `sources` with a server, as a ProxyCommand.
     #[command(hide = true)]
     Connect(sources::proxy::Connect),
-    /// Receives webhooks of forges.
+    /// Serves the web console to people, and receives webhooks of forges.
     Server(server::settings::Settings),
 }
 

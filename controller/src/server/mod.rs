@@ -1,4 +1,5 @@
-//! `controller server`: receives webhooks of forges (`design/0029-webhooks.md`).
+//! `controller server`: receives webhooks of forges (`design/0029-webhooks.md`), and serves the web console to people on a listener of its
+//! own (`design/0033-web-console.md`).
 //!
 //! A delivery is a hint: once its sender has proven that it knows the secret, a reconcile of the repository is requested, and `controller
 //! sources` contacts the forge itself. Nothing in a payload is trusted, applied or fetched. A redelivery is one more
@@ -54,6 +55,8 @@ use serving::{
     health, problem, tls,
 };
 
+use web_console::{Console, api_server::ApiServer};
+
 use crate::settings::scopes;
 
 use receiver::Receiver;
@@ -89,6 +92,9 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     };
     watch_repositories(&receiver, &client, &settings.watch_namespaces);
     let ((stop, stopped), (end, ended)) = (watch::channel(false), watch::channel(false));
+    let api_server = ApiServer::without_credentials(kube::Config::infer().await?)?;
+    let console = Arc::new(Console::new(&settings.web, api_server)?);
+    let people = web_console::start(console, &settings.web, stopped.clone()).await?;
     let notifier = tokio::spawn(notifier::run(receiver.clone(), client, clock, ended));
     let (counted, admin) = (
         receiver.clone(),
@@ -111,7 +117,8 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     }
     tracing::info!("stopping");
     stop.send_replace(true);
-    serving.await.context("the service ended")?;
+    let (forges, people) = tokio::join!(serving, people);
+    forges.and(people).context("the service ended")?;
     // Send requests of deliveries that were answered with 202 before the process ends.
     end.send_replace(true);
     if tokio::time::timeout(LAST, notifier).await.is_err() {

@@ -28,6 +28,8 @@ pub struct Settings {
     /// Its private key, PEM.
     #[arg(long, env = "PAWL_SERVER_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub web: web_console::settings::Settings,
     /// Log filter, in `tracing`'s syntax: `info`, `controller=debug`.
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     pub log: String,

@@ -43,6 +43,11 @@ impl ApiServer {
         Ok(Self(Client::try_from(config).context("no client")?))
     }
 
+    /// The API server behind a client without credentials.
+    pub fn of(client: Client) -> Self {
+        Self(client)
+    }
+
     /// Sends a request as the person and parses the response.
     ///
     /// # Errors

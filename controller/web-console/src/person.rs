@@ -130,7 +130,11 @@ impl FromRequestParts<Arc<Console>> for Person {
     }
 }
 
-fn body(builder: axum::http::request::Builder, object: &impl Serialize) -> Request<Vec<u8>> {
+/// A request with this object.
+pub(crate) fn body(
+    builder: axum::http::request::Builder,
+    object: &impl Serialize,
+) -> Request<Vec<u8>> {
     builder
         .header("content-type", "application/json")
         .body(serde_json::to_vec(object).unwrap_or_default())

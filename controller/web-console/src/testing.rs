@@ -1,0 +1,59 @@
+//! A fake API server for unit tests.
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    body::{Body, to_bytes},
+    http::{Method, Request, Response, header},
+};
+use kube::Client;
+use serde_json::{Value, json};
+
+use crate::api_server::{ApiServer, Token};
+
+/// An API server that answers method, path, bearer token and body with a status and an object.
+pub(crate) fn api_server(
+    answer: impl Fn(&Method, &str, &str, &Value) -> (u16, Value) + Send + Sync + 'static,
+) -> ApiServer {
+    let answer = Arc::new(answer);
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let answer = answer.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = to_bytes(Body::new(body), 1 << 20).await.unwrap();
+            let token = parts.headers[header::AUTHORIZATION].to_str().unwrap();
+            let token = token.trim_start_matches("Bearer ").to_owned();
+            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let (status, object) = answer(&parts.method, parts.uri.path(), &token, &body);
+            let response = Response::builder()
+                .status(status)
+                .body(Body::from(object.to_string()))
+                .unwrap();
+            Ok::<_, Infallible>(response)
+        }
+    });
+    ApiServer::of(Client::new(service, "default"))
+}
+
+/// Names the user of a token: `ada`, or `ada.1` for another token of hers. Tokens with `bad` are refused.
+pub(crate) fn name(token: &str) -> (u16, Value) {
+    if token.contains("bad") {
+        return refused();
+    }
+    let user = token.split('.').next();
+    (
+        201,
+        json!({"status": {"userInfo": {"username": user, "groups": ["system:authenticated"],
+            "extra": {"authentication.kubernetes.io/credential-id": [token]}}}}),
+    )
+}
+
+pub(crate) fn refused() -> (u16, Value) {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "Unauthorized",
+        "reason": "Unauthorized", "code": 401});
+    (401, status)
+}
+
+pub(crate) fn token(text: &str) -> Token {
+    Token::new(text).unwrap()
+}
