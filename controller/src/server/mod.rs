@@ -93,8 +93,8 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     watch_repositories(&receiver, &client, &settings.watch_namespaces);
     let ((stop, stopped), (end, ended)) = (watch::channel(false), watch::channel(false));
     let api_server = ApiServer::without_credentials(kube::Config::infer().await?)?;
-    let console = Arc::new(Console::new(&settings.web, api_server)?);
-    let people = web_console::start(console, &settings.web, stopped.clone()).await?;
+    let console = Arc::new(Console::new(&settings.web, api_server, stopped.clone())?);
+    let people = web_console::start(console, &settings.web).await?;
     let notifier = tokio::spawn(notifier::run(receiver.clone(), client, clock, ended));
     let (counted, admin) = (
         receiver.clone(),

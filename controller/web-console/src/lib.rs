@@ -7,21 +7,32 @@
 pub mod access;
 pub mod address;
 pub mod api_server;
+pub mod guard;
+pub mod login;
 pub mod person;
 pub mod problem;
+pub mod session;
 pub mod settings;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use axum::{Router, extract::Request};
+use axum::{
+    Router,
+    extract::Request,
+    middleware::{from_fn_with_state, map_response},
+};
 use futures::stream;
+use ipnet::IpNet;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tower::{Layer as _, util::MapRequestLayer};
 
 use serving::{
+    auth::Authenticator,
     connections::{self, Limits},
     tls,
 };
@@ -29,6 +40,8 @@ use serving::{
 use access::Access;
 use address::Address;
 use api_server::ApiServer;
+use login::code::Codes;
+use session::Sessions;
 use settings::Settings;
 
 /// Bounds of connections: 1,000 streams, and as many other connections.
@@ -42,29 +55,56 @@ pub struct Console {
     pub api_server: ApiServer,
     pub access: Access,
     pub address: Address,
+    /// Networks of proxies that terminate TLS.
+    pub proxies: Vec<IpNet>,
+    /// Whether the listener itself serves TLS.
+    pub is_tls: bool,
+    pub sessions: Sessions,
+    pub codes: Codes,
+    /// Names of people by their tokens.
+    names: Authenticator,
+    /// Becomes true when the console stops.
+    pub stopped: watch::Receiver<bool>,
 }
 
 impl Console {
     /// # Errors
-    /// The settings cannot be used.
-    pub fn new(settings: &Settings, api_server: ApiServer) -> anyhow::Result<Self> {
+    /// The session key cannot be used.
+    pub fn new(
+        settings: &Settings,
+        api_server: ApiServer,
+        stopped: watch::Receiver<bool>,
+    ) -> anyhow::Result<Self> {
+        let secret = if let Some(path) = &settings.session_key {
+            std::fs::read(path).with_context(|| format!("--session-key {}", path.display()))?
+        } else {
+            tracing::warn!(
+                "without --session-key, sessions end with this process and count on it alone"
+            );
+            let mut secret = vec![0; 32];
+            session::fill(&mut secret).map_err(|problem| anyhow::anyhow!(problem.detail))?;
+            secret
+        };
         Ok(Self {
-            api_server,
             access: Access::default(),
             address: settings.url.clone(),
+            proxies: settings.behind_tls_proxy.clone(),
+            is_tls: settings.web_tls_cert.is_some(),
+            sessions: Sessions::new(&secret, &settings.url).context("--session-key")?,
+            codes: Codes::default(),
+            names: Authenticator::new(Arc::new(api_server.clone())),
+            api_server,
+            stopped,
         })
     }
 }
 
-/// Serves people until `stopped` becomes true.
+/// Serves people until the console stops.
 ///
 /// # Errors
 /// Certificate or address cannot be used.
-pub async fn start(
-    console: Arc<Console>,
-    settings: &Settings,
-    stopped: watch::Receiver<bool>,
-) -> anyhow::Result<JoinHandle<()>> {
+pub async fn start(console: Arc<Console>, settings: &Settings) -> anyhow::Result<JoinHandle<()>> {
+    let stopped = console.stopped.clone();
     let listener = TcpListener::bind(settings.web_listen)
         .await
         .with_context(|| format!("cannot listen on {}", settings.web_listen))?;
@@ -94,7 +134,12 @@ pub async fn start(
 /// The router of the listener for people. A proxy may strip the base path or leave it.
 pub fn router(console: Arc<Console>) -> Router {
     let base = console.address.base().to_owned();
-    let routes: Router = Router::new().with_state(console);
+    let routes = Router::new()
+        .merge(login::router(&console))
+        .layer(from_fn_with_state(console.clone(), session::keep))
+        .layer(from_fn_with_state(console.clone(), guard::check))
+        .layer(map_response(guard::headers))
+        .with_state(console);
     let stripped = MapRequestLayer::new(move |request| without_base(&base, request));
     Router::new().fallback_service(stripped.layer(routes))
 }
@@ -112,28 +157,4 @@ fn without_base(base: &str, mut request: Request) -> Request {
         *request.uri_mut() = uri;
     }
     request
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base_path_is_stripped_if_it_is_there() {
-        for (base, path, rest) in [
-            ("", "/runs?a=b", "/runs?a=b"),
-            ("/pawl", "/pawl/runs?a=b", "/runs?a=b"),
-            ("/pawl", "/runs", "/runs"),
-            ("/pawl", "/pawl", "/"),
-            ("/pawl", "/pawl/", "/"),
-            ("/pawl", "/pawl?a", "/?a"),
-            ("/pawl", "/pawls/a", "/pawls/a"),
-        ] {
-            let request = Request::builder()
-                .uri(path)
-                .body(axum::body::Body::empty())
-                .unwrap();
-            assert_eq!(without_base(base, request).uri(), rest, "{base} {path}");
-        }
-    }
 }
