@@ -55,7 +55,7 @@ use serving::{
     health, problem, tls,
 };
 
-use web_console::{Console, api_server::ApiServer};
+use web_console::{Console, api_server::ApiServer, session};
 
 use crate::settings::scopes;
 
@@ -93,8 +93,10 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     watch_repositories(&receiver, &client, &settings.watch_namespaces);
     let ((stop, stopped), (end, ended)) = (watch::channel(false), watch::channel(false));
     let api_server = ApiServer::without_credentials(kube::Config::infer().await?)?;
-    let console = Arc::new(Console::new(&settings.web, api_server, stopped.clone())?);
-    let people = web_console::start(console, &settings.web).await?;
+    let secret = session::secret::read(&client, settings.web.session_secret.as_deref());
+    let secret = secret.await.context("--session-secret")?;
+    let console = Console::new(&settings.web, api_server, &secret, stopped.clone())?;
+    let people = web_console::start(Arc::new(console), &settings.web).await?;
     let notifier = tokio::spawn(notifier::run(receiver.clone(), client, clock, ended));
     let (counted, admin) = (
         receiver.clone(),

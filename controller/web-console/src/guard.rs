@@ -85,15 +85,6 @@ async fn checked(console: &Console, request: Request) -> Result<Request, Problem
             format!("the header {name} is there twice; send it once"),
         ));
     }
-    if headers.contains_key(header::CONTENT_LENGTH)
-        && headers.contains_key(header::TRANSFER_ENCODING)
-    {
-        return Err(Problem::new(
-            StatusCode::BAD_REQUEST,
-            "AmbiguousLength",
-            "the request has Content-Length and Transfer-Encoding; send one of them",
-        ));
-    }
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     // A browser may send other credentials in this header by itself.
     if !is_read && bearer(headers).is_none() {

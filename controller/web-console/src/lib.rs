@@ -68,29 +68,22 @@ pub struct Console {
 }
 
 impl Console {
+    /// A console whose sessions are encrypted with `secret`.
+    ///
     /// # Errors
-    /// The session key cannot be used.
+    /// The secret is too short.
     pub fn new(
         settings: &Settings,
         api_server: ApiServer,
+        secret: &[u8],
         stopped: watch::Receiver<bool>,
     ) -> anyhow::Result<Self> {
-        let secret = if let Some(path) = &settings.session_key {
-            std::fs::read(path).with_context(|| format!("--session-key {}", path.display()))?
-        } else {
-            tracing::warn!(
-                "without --session-key, sessions end with this process and count on it alone"
-            );
-            let mut secret = vec![0; 32];
-            session::fill(&mut secret).map_err(|problem| anyhow::anyhow!(problem.detail))?;
-            secret
-        };
         Ok(Self {
             access: Access::default(),
             address: settings.url.clone(),
             proxies: settings.behind_tls_proxy.clone(),
             is_tls: settings.web_tls_cert.is_some(),
-            sessions: Sessions::new(&secret, &settings.url).context("--session-key")?,
+            sessions: Sessions::new(secret, &settings.url)?,
             codes: Codes::default(),
             names: Authenticator::new(Arc::new(api_server.clone())),
             api_server,

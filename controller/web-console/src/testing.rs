@@ -69,12 +69,12 @@ pub(crate) fn console(url: &str) -> Arc<Console> {
     let settings = Settings {
         web_listen: "127.0.0.1:0".parse().unwrap(),
         url: url.parse().unwrap(),
-        session_key: None,
+        session_secret: None,
         behind_tls_proxy: vec!["10.0.0.0/8".parse().unwrap()],
         web_tls_cert: None,
         web_tls_key: None,
     };
     let api_server = api_server(|_, _, token, _| name(token));
-    let console = Console::new(&settings, api_server, watch::channel(false).1);
+    let console = Console::new(&settings, api_server, &[7; 32], watch::channel(false).1);
     Arc::new(console.unwrap())
 }

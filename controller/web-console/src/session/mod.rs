@@ -3,6 +3,7 @@
 pub mod cookies;
 mod keep;
 mod seal;
+pub mod secret;
 
 use std::{collections::HashMap, sync::Arc};
 
