@@ -264,7 +264,8 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
         &people,
         json!({"ClusterRole/pawl-server": {"rules": [rows]}}),
     )?;
-    passes(&people, SERVER, "--listen= --web-listen=0.0.0.0:8444")?;
+    passes(&people, SERVER, "--web-listen=0.0.0.0:8444")?;
+    passes_no(&people, SERVER, "--listen")?;
     for hooks in [
         "Service/pawl-server",
         "ClusterRole/pawl-server-secrets",
@@ -278,7 +279,7 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
             "server.behindTlsProxy": ["10.0.0.0/8"], "watchNamespaces": ["a", "b"]}),
     )?;
     restricted(&all, SERVER)?;
-    let wanted = "server --listen=0.0.0.0:8443 --web-listen=0.0.0.0:8444 --session-key=/pawl/session/key \
+    let wanted = "server --listen=0.0.0.0:8443 --web-listen=0.0.0.0:8444 --session-secret=default/pawl-server-sessions \
         --url=https://pawl.example.com/a --behind-tls-proxy=10.0.0.0/8 --metrics-listen=0.0.0.0:8080 --watch-namespaces=a,b";
     ensure!(
         arguments(&all, SERVER)?.join(" ") == wanted,
@@ -292,7 +293,7 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
     let port = json!({"name": "hooks", "port": 8443, "targetPort": "hooks"});
     let reviews = "ClusterRoleBinding/pawl-server-reviews";
     let wanted = json!({
-        SERVER: {"pod/volumes/0/secret/secretName": "pawl-server-session", "pod/volumes/1": null},
+        SERVER: {"pod/volumes": null},
         "Service/pawl-server": {
             "spec/ports": [port],
             "spec/selector": labels,
@@ -313,13 +314,12 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
     let bound = bindings(&all, "pawl-server");
     ensure!(bound == "a/pawl-server b/pawl-server", "{bound}");
     let tls = render(
-        &json!({"server.hooks.enabled": true, "server.tls.existingSecret": "cert", "server.session.existingSecret": "key",
+        &json!({"server.hooks.enabled": true, "server.tls.existingSecret": "cert",
             "policies.install": false}),
     )?;
-    ensure!(find(&tls, "Secret/pawl-server-session").is_none());
     holds(
         &tls,
-        json!({SERVER: {"pod/volumes/0/secret/secretName": "key", "pod/volumes/1/secret/secretName": "cert"},
+        json!({SERVER: {"pod/volumes/0/secret/secretName": "cert", "pod/volumes/1": null},
             "Service/pawl-web": {"spec/ports/0/port": 443}}),
     )?;
     passes(

@@ -39,11 +39,6 @@ app.kubernetes.io/component: server
 {{- .Values.datastore.encryption.existingSecret | default (printf "%s-datastore-keyring" .Release.Name) }}
 {{- end }}
 
-{{/* Secret with the key of the server's sessions. */}}
-{{- define "pawl.sessionKey" -}}
-{{- .Values.server.session.existingSecret | default (printf "%s-server-session" .Release.Name) }}
-{{- end }}
-
 {{/* The minor release, which agents must match. */}}
 {{- define "pawl.minor" -}}
 {{- regexFind "^[0-9]+\\.[0-9]+" .Chart.AppVersion }}

@@ -1,6 +1,7 @@
 //! The accept loop of an HTTP service: bounds connections, heads and idle time, and shuts down gracefully.
 
 use std::{
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -34,6 +35,10 @@ pub struct Limits {
 #[derive(Clone)]
 pub struct CommonName(pub Option<Arc<str>>);
 
+/// The address of the connection's other end. An extension of each request.
+#[derive(Clone, Copy)]
+pub struct Peer(pub IpAddr);
+
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Maximum size of a head, and of buffered body data, in bytes.
 const BUFFER: usize = 64 << 10;
@@ -66,16 +71,17 @@ pub async fn serve<O: Send + 'static>(
             // Reap finished connections.
             Some(_) = connections.join_next() => continue,
         };
-        let (Ok((stream, _)), Ok(slot)) = accepted else {
+        let (Ok((stream, peer)), Ok(slot)) = accepted else {
             // For example out of file descriptors, which is transient.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let config = configs.as_ref().map(|configs| configs.borrow().clone());
+        let peer = Peer(peer.ip().to_canonical());
         let (router, open, stopped) = (router.clone(), opened(), stopped.clone());
         connections.spawn(async move {
             let _open = open;
-            connection(router, stream, config, limits.head, stopped).await;
+            connection(router, (stream, peer), config, limits.head, stopped).await;
             drop(slot);
         });
     }
@@ -88,7 +94,7 @@ pub async fn serve<O: Send + 'static>(
 
 async fn connection(
     router: Router,
-    stream: TcpStream,
+    (stream, peer): (TcpStream, Peer),
     config: Option<Arc<ServerConfig>>,
     head: Duration,
     stopped: watch::Receiver<bool>,
@@ -97,7 +103,7 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let stream = Patient::new(stream);
     let Some(config) = config else {
-        return requests(router, stream, None, head, stopped).await;
+        return requests(router, stream, (peer, None), head, stopped).await;
     };
     let stream =
         match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
@@ -111,7 +117,7 @@ async fn connection(
         .peer_certificates()
         .and_then(|chain| chain.first());
     let name = certificate.and_then(|certificate| common_name(certificate));
-    requests(router, stream, name, head, stopped).await;
+    requests(router, stream, (peer, name), head, stopped).await;
 }
 
 /// The last common name in the subject of a certificate (DER); `None` when it has none.
@@ -130,12 +136,13 @@ pub fn common_name(certificate: &[u8]) -> Option<Arc<str>> {
 async fn requests(
     router: Router,
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    name: Option<Arc<str>>,
+    (peer, name): (Peer, Option<Arc<str>>),
     head: Duration,
     mut stopped: watch::Receiver<bool>,
 ) {
     let answer = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(CommonName(name.clone()));
+        request.extensions_mut().insert(peer);
         router.clone().oneshot(request.map(Body::new))
     });
     let mut http = hyper::server::conn::http1::Builder::new();

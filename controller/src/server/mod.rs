@@ -55,7 +55,7 @@ use serving::{
     health, problem, tls,
 };
 
-use web_console::{Console, api_server::ApiServer};
+use web_console::{Console, api_server::ApiServer, session};
 
 use crate::settings::scopes;
 
@@ -80,9 +80,6 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
         signal(SignalKind::interrupt())?,
     );
     let receiver = Arc::new(Receiver::new(client.clone(), clock.clone()));
-    let listener = TcpListener::bind(settings.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", settings.listen))?;
     let configs = match settings.tls_cert.clone().zip(settings.tls_key.clone()) {
         Some(paths) => {
             let files = tls::Files::read(&paths.0, &paths.1)?;
@@ -93,23 +90,30 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     watch_repositories(&receiver, &client, &settings.watch_namespaces);
     let ((stop, stopped), (end, ended)) = (watch::channel(false), watch::channel(false));
     let api_server = ApiServer::without_credentials(kube::Config::infer().await?)?;
-    let console = Arc::new(Console::new(&settings.web, api_server)?);
-    let people = web_console::start(console, &settings.web, stopped.clone()).await?;
+    let secret = session::secret::read(&client, settings.web.session_secret.as_deref());
+    let secret = secret.await.context("--session-secret")?;
+    let is_tls = configs.is_some();
+    let console = Console::new(&settings.web, api_server, &secret, is_tls, stopped.clone())?;
+    let people = web_console::start(Arc::new(console), &settings.web, configs.clone()).await?;
     let notifier = tokio::spawn(notifier::run(receiver.clone(), client, clock, ended));
     let (counted, admin) = (
         receiver.clone(),
         health::serve(settings.metrics_listen, admin(receiver.clone())),
     );
     let opened = move || counted.metrics.connection();
-    let serving = tokio::spawn(connections::serve(
-        receiver::router(receiver),
-        opened,
-        LIMITS,
-        listener,
-        configs,
-        stopped,
-    ));
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), listen = %settings.listen, "started");
+    let serving = match settings.listen {
+        Some(address) => {
+            let listener = TcpListener::bind(address)
+                .await
+                .with_context(|| format!("cannot listen on {address}"))?;
+            let routes = receiver::router(receiver);
+            tokio::spawn(connections::serve(
+                routes, opened, LIMITS, listener, configs, stopped,
+            ))
+        }
+        None => tokio::spawn(ready(())),
+    };
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), hooks = ?settings.listen, "started");
     tokio::select! {
         served = admin => return served,
         _ = terminate.recv() => {}

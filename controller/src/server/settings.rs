@@ -10,9 +10,9 @@ pub struct Settings {
     /// Namespaces whose repositories accept deliveries, separated by commas; all when empty.
     #[arg(long, env = "PAWL_WATCH_NAMESPACES", value_delimiter = ',')]
     pub watch_namespaces: Vec<String>,
-    /// Address for forges: POST /hooks/UID.
-    #[arg(long, env = "PAWL_SERVER_LISTEN", default_value = "0.0.0.0:8443")]
-    pub listen: SocketAddr,
+    /// Address for forges: POST /hooks/UID; without it no webhook is received.
+    #[arg(long, env = "PAWL_SERVER_LISTEN")]
+    pub listen: Option<SocketAddr>,
     /// Address of /metrics, /healthz and /readyz, and of /api, which accepts tokens of the audience pawl-server; plain
     /// HTTP, for clients within the cluster only.
     #[arg(
@@ -21,7 +21,7 @@ pub struct Settings {
         default_value = "0.0.0.0:8080"
     )]
     pub metrics_listen: SocketAddr,
-    /// Certificate chain for the forges' address, PEM, reloaded when it changes; without it plain HTTP, for use behind
+    /// Certificate chain for the addresses of forges and people, PEM, reloaded when it changes; without it plain HTTP, for use behind
     /// a TLS proxy.
     #[arg(long, env = "PAWL_SERVER_TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

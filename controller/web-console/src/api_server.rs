@@ -7,6 +7,9 @@ use serde::de::DeserializeOwned;
 
 use serving::call::{CallError, call};
 
+/// Maximum length of a token, in bytes.
+const LONGEST: usize = 16 << 10;
+
 /// The API server, reached without credentials.
 #[derive(Clone)]
 pub struct ApiServer(Client);
@@ -16,8 +19,12 @@ pub struct ApiServer(Client);
 pub struct Token(HeaderValue);
 
 impl Token {
-    /// `None` if it cannot be sent in a header.
+    /// `None` if it is no bearer token, or longer than 16 KiB.
     pub fn new(token: &str) -> Option<Self> {
+        let is_token = token.bytes().all(|byte| byte.is_ascii_graphic());
+        if token.is_empty() || token.len() > LONGEST || !is_token {
+            return None;
+        }
         let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
         value.set_sensitive(true);
         Some(Self(value))

@@ -8,29 +8,41 @@ pub mod access;
 pub mod acts;
 pub mod address;
 pub mod api_server;
+pub mod guard;
+pub mod login;
 pub mod pages;
 pub mod person;
 pub mod problem;
+pub mod session;
 pub mod settings;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use axum::{Router, extract::Request};
-use futures::stream;
+use axum::{
+    Router,
+    extract::Request,
+    middleware::{from_fn_with_state, map_response},
+};
+use ipnet::IpNet;
+use rustls::ServerConfig;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tower::{Layer as _, util::MapRequestLayer};
 
 use serving::{
+    auth::Authenticator,
     connections::{self, Limits},
-    tls,
 };
 
 use access::Access;
 use address::Address;
 use api_server::ApiServer;
+use login::code::Codes;
+use session::Sessions;
 use settings::Settings;
 
 /// Bounds of connections: 1,000 streams, and as many other connections.
@@ -44,43 +56,57 @@ pub struct Console {
     pub api_server: ApiServer,
     pub access: Access,
     pub address: Address,
+    /// Networks of proxies that terminate TLS.
+    pub proxies: Vec<IpNet>,
+    /// Whether the listener itself serves TLS.
+    pub is_tls: bool,
+    pub sessions: Sessions,
+    pub codes: Codes,
+    /// Names of people by their tokens.
+    names: Authenticator,
+    /// Becomes true when the console stops.
+    pub stopped: watch::Receiver<bool>,
 }
 
 impl Console {
+    /// A console whose sessions are encrypted with `secret`.
+    ///
     /// # Errors
-    /// The settings cannot be used.
-    pub fn new(settings: &Settings, api_server: ApiServer) -> anyhow::Result<Self> {
+    /// The secret is too short.
+    pub fn new(
+        settings: &Settings,
+        api_server: ApiServer,
+        secret: &[u8],
+        is_tls: bool,
+        stopped: watch::Receiver<bool>,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
-            api_server,
             access: Access::default(),
             address: settings.url.clone(),
+            proxies: settings.behind_tls_proxy.clone(),
+            is_tls,
+            sessions: Sessions::new(secret, &settings.url)?,
+            codes: Codes::default(),
+            names: Authenticator::new(Arc::new(api_server.clone())),
+            api_server,
+            stopped,
         })
     }
 }
 
-/// Serves people until `stopped` becomes true.
+/// Serves people until the console stops, by plain HTTP without TLS configurations.
 ///
 /// # Errors
-/// Certificate or address cannot be used.
+/// The address cannot be used.
 pub async fn start(
     console: Arc<Console>,
     settings: &Settings,
-    stopped: watch::Receiver<bool>,
+    configs: Option<watch::Receiver<Arc<ServerConfig>>>,
 ) -> anyhow::Result<JoinHandle<()>> {
+    let stopped = console.stopped.clone();
     let listener = TcpListener::bind(settings.web_listen)
         .await
         .with_context(|| format!("cannot listen on {}", settings.web_listen))?;
-    let paths = settings
-        .web_tls_cert
-        .clone()
-        .zip(settings.web_tls_key.clone());
-    let configs = match paths {
-        Some(paths) => {
-            let files = tls::Files::read(&paths.0, &paths.1)?;
-            Some(tls::serve(paths, files, stream::pending())?)
-        }
-        None => None,
-    };
     tracing::info!(listen = %settings.web_listen, url = %console.address, "serves people");
     let router = router(console);
     Ok(tokio::spawn(connections::serve(
@@ -96,8 +122,12 @@ pub async fn start(
 /// The router of the listener for people. A proxy may strip the base path or leave it.
 pub fn router(console: Arc<Console>) -> Router {
     let base = console.address.base().to_owned();
-    let routes: Router = Router::new()
+    let routes = Router::new()
+        .merge(login::router(&console))
         .nest("/api/v1", pages::router())
+        .layer(from_fn_with_state(console.clone(), session::keep))
+        .layer(from_fn_with_state(console.clone(), guard::check))
+        .layer(map_response(guard::headers))
         .with_state(console);
     let stripped = MapRequestLayer::new(move |request| without_base(&base, request));
     Router::new().fallback_service(stripped.layer(routes))
@@ -116,28 +146,4 @@ fn without_base(base: &str, mut request: Request) -> Request {
         *request.uri_mut() = uri;
     }
     request
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base_path_is_stripped_if_it_is_there() {
-        for (base, path, rest) in [
-            ("", "/runs?a=b", "/runs?a=b"),
-            ("/pawl", "/pawl/runs?a=b", "/runs?a=b"),
-            ("/pawl", "/runs", "/runs"),
-            ("/pawl", "/pawl", "/"),
-            ("/pawl", "/pawl/", "/"),
-            ("/pawl", "/pawl?a", "/?a"),
-            ("/pawl", "/pawls/a", "/pawls/a"),
-        ] {
-            let request = Request::builder()
-                .uri(path)
-                .body(axum::body::Body::empty())
-                .unwrap();
-            assert_eq!(without_base(base, request).uri(), rest, "{base} {path}");
-        }
-    }
 }

@@ -1,11 +1,12 @@
 //! The person who sends a request, named by the API server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::FromRequestParts,
-    http::{Request, header, request::Parts},
+    http::{Request, StatusCode, request::Parts},
 };
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, UserInfo};
 use kube::{
     Resource,
@@ -14,13 +15,29 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use serving::call::CallError;
+use crds::datastore::UNAUTHENTICATED;
+use serving::{
+    auth::{Identity, Reviewer, bearer, expiry},
+    call::{CallError, Reply},
+};
 
 use crate::{
     Console,
     api_server::{ApiServer, Token},
     problem::Problem,
+    session::{Id, Session},
 };
+
+/// How a person proves who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Method {
+    /// A session with a token of the person's own.
+    Token,
+    /// A session with an ID token of a provider.
+    Oidc,
+    /// The header `Authorization`.
+    Bearer,
+}
 
 /// Who asks, and the token that proves it.
 #[derive(Clone)]
@@ -29,6 +46,11 @@ pub struct Person {
     pub user: Arc<UserInfo>,
     pub token: Token,
     pub api_server: ApiServer,
+    /// `None` with a bearer token.
+    pub session: Option<Id>,
+    pub method: Method,
+    /// The end of the session, or of the bearer token, in seconds since 1970.
+    pub until: Option<i64>,
 }
 
 impl Person {
@@ -37,20 +59,19 @@ impl Person {
     /// # Errors
     /// The API server does not accept the token (401), or does not respond.
     pub async fn of_token(api_server: &ApiServer, token: Token) -> Result<Self, CallError> {
-        let request = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews");
-        let review: SelfSubjectReview = api_server
-            .call(
-                "read your name",
-                &token,
-                body(request, &SelfSubjectReview::default()),
-            )
-            .await?;
-        let user = review.status.and_then(|status| status.user_info);
-        Ok(Self {
-            user: Arc::new(user.unwrap_or_default()),
+        let user = name_of(api_server, &token).await?;
+        Ok(Self::bearer(api_server, token, Arc::new(user)))
+    }
+
+    fn bearer(api_server: &ApiServer, token: Token, user: Arc<UserInfo>) -> Self {
+        Self {
+            user,
+            until: expiry(token.secret()),
             token,
             api_server: api_server.clone(),
-        })
+            session: None,
+            method: Method::Bearer,
+        }
     }
 
     /// The user's name.
@@ -114,6 +135,31 @@ impl Person {
     }
 }
 
+/// Waits until the person is logged out, or the token expires, or the console stops. Streams end then.
+pub async fn ends(person: &Person, console: &Console) {
+    let session = async {
+        match person.session {
+            Some(id) => console.sessions.ended(id).await,
+            None => std::future::pending().await,
+        }
+    };
+    let token = async {
+        match expiry(person.token.secret()) {
+            Some(expiry) => {
+                let left = expiry - Timestamp::now().as_second();
+                tokio::time::sleep(Duration::from_secs(left.try_into().unwrap_or_default())).await;
+            }
+            None => std::future::pending().await,
+        }
+    };
+    let mut stopped = console.stopped.clone();
+    tokio::select! {
+        () = session => {}
+        () = token => {}
+        _ = stopped.wait_for(|stopped| *stopped) => {}
+    }
+}
+
 impl FromRequestParts<Arc<Console>> for Person {
     type Rejection = Problem;
 
@@ -121,13 +167,69 @@ impl FromRequestParts<Arc<Console>> for Person {
         parts: &mut Parts,
         console: &Arc<Console>,
     ) -> Result<Self, Problem> {
-        let token = parts
-            .headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| Token::new(value.to_str().ok()?.strip_prefix("Bearer ")?))
-            .ok_or_else(Problem::unauthenticated)?;
-        Ok(Self::of_token(&console.api_server, token).await?)
+        let session = parts.extensions.get::<Option<Session>>();
+        if let Some(session) = session.cloned().flatten() {
+            let user = console.name(&session.token).await?;
+            return Ok(Self {
+                session: Some(session.id),
+                method: session.method,
+                until: Some(session.until),
+                ..Self::bearer(&console.api_server, session.token, user)
+            });
+        }
+        let token = bearer(&parts.headers).and_then(Token::new);
+        let token = token.ok_or_else(Problem::unauthenticated)?;
+        let user = console.name(&token).await?;
+        Ok(Self::bearer(&console.api_server, token, user))
     }
+}
+
+impl Console {
+    /// The user whom a token names. Kept for 60 s.
+    ///
+    /// # Errors
+    /// The API server does not accept the token, or does not respond.
+    pub async fn name(&self, token: &Token) -> Result<Arc<UserInfo>, Problem> {
+        match self.names.identify_token(token.secret()).await {
+            Ok(identity) => Ok(Arc::new(identity.info.clone())),
+            Err(error) if error.reason == UNAUTHENTICATED => Err(Problem::unauthenticated()),
+            Err(error) => Err(Problem::new(
+                StatusCode::BAD_GATEWAY,
+                "Unavailable",
+                format!("{}; nothing was changed", error.message),
+            )),
+        }
+    }
+}
+
+/// Names of people by their own tokens; requires no right of the console.
+impl Reviewer for ApiServer {
+    fn review<'a>(&'a self, token: &'a str) -> Reply<'a, Option<Identity>> {
+        Box::pin(async move {
+            let Some(token) = Token::new(token) else {
+                return Ok(None);
+            };
+            match name_of(self, &token).await {
+                Ok(info) => Ok(Some(Identity {
+                    user: info.username.clone().unwrap_or_default(),
+                    info,
+                    ..Identity::default()
+                })),
+                Err(error) if error.code() == 401 => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+async fn name_of(api_server: &ApiServer, token: &Token) -> Result<UserInfo, CallError> {
+    let request = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews");
+    let request = body(request, &SelfSubjectReview::default());
+    let review: SelfSubjectReview = api_server.call("read your name", token, request).await?;
+    Ok(review
+        .status
+        .and_then(|status| status.user_info)
+        .unwrap_or_default())
 }
 
 /// A request with this object.

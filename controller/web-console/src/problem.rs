@@ -4,7 +4,7 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde_json::json;
+use serde::Serialize;
 
 use serving::call::CallError;
 
@@ -56,9 +56,16 @@ impl From<CallError> for Problem {
     }
 }
 
+/// An answer of JSON.
+pub fn json(status: StatusCode, object: &impl Serialize) -> Response {
+    let text = serde_json::to_string(object).unwrap_or_default();
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (status, kind, text).into_response()
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let document = json!({
+        let document = serde_json::json!({
             "type": "about:blank",
             "title": self.status.canonical_reason(),
             "status": self.status.as_u16(),

@@ -1,6 +1,6 @@
 //! The settings of the console within `controller server`.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::net::SocketAddr;
 
 use clap::Args;
 use ipnet::IpNet;
@@ -16,16 +16,11 @@ pub struct Settings {
     /// The URL that people use, with an optional base path. Without it, people forward a local port.
     #[arg(long, env = "PAWL_URL", default_value = "http://127.0.0.1:8444")]
     pub url: Address,
-    /// File with at least 32 random bytes, the same for all replicas, that encrypt sessions. Without it, sessions end with the process.
-    #[arg(long, env = "PAWL_SESSION_KEY")]
-    pub session_key: Option<PathBuf>,
+    /// Secret (NAMESPACE/NAME) with the key of sessions, at least 32 random bytes in `key`; it is filled if it is empty. Without it, sessions
+    /// end with the process.
+    #[arg(long, env = "PAWL_SESSION_SECRET")]
+    pub session_secret: Option<String>,
     /// Networks of proxies that terminate TLS, in CIDR notation, separated by commas. X-Forwarded-Proto is believed from these alone.
     #[arg(long, env = "PAWL_BEHIND_TLS_PROXY", value_delimiter = ',')]
     pub behind_tls_proxy: Vec<IpNet>,
-    /// Certificate chain for the people's address, PEM, reloaded when it changes; without it plain HTTP.
-    #[arg(long, env = "PAWL_WEB_TLS_CERT", requires = "web_tls_key")]
-    pub web_tls_cert: Option<PathBuf>,
-    /// Its private key, PEM.
-    #[arg(long, env = "PAWL_WEB_TLS_KEY", requires = "web_tls_cert")]
-    pub web_tls_key: Option<PathBuf>,
 }

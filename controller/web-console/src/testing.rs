@@ -9,7 +9,13 @@ use axum::{
 use kube::Client;
 use serde_json::{Value, json};
 
-use crate::api_server::{ApiServer, Token};
+use tokio::sync::watch;
+
+use crate::{
+    Console,
+    api_server::{ApiServer, Token},
+    settings::Settings,
+};
 
 /// An API server that answers method, path, bearer token and body with a status and an object.
 pub(crate) fn api_server(
@@ -56,4 +62,23 @@ pub(crate) fn refused() -> (u16, Value) {
 
 pub(crate) fn token(text: &str) -> Token {
     Token::new(text).unwrap()
+}
+
+/// A console with this URL and the API server above, behind a proxy in 10.0.0.0/8.
+pub(crate) fn console(url: &str) -> Arc<Console> {
+    let settings = Settings {
+        web_listen: "127.0.0.1:0".parse().unwrap(),
+        url: url.parse().unwrap(),
+        session_secret: None,
+        behind_tls_proxy: vec!["10.0.0.0/8".parse().unwrap()],
+    };
+    let api_server = api_server(|_, _, token, _| name(token));
+    let console = Console::new(
+        &settings,
+        api_server,
+        &[7; 32],
+        false,
+        watch::channel(false).1,
+    );
+    Arc::new(console.unwrap())
 }

@@ -62,21 +62,23 @@ impl Authenticator {
     /// # Errors
     /// `Unauthenticated`; `Unavailable` when the API server does not respond.
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Identity>, Problem> {
-        let refused = || {
-            problem(
-                UNAUTHENTICATED,
-                "the token is missing, expired or of another audience",
-            )
-        };
-        let token = bearer(headers).ok_or_else(refused)?;
+        self.identify_token(bearer(headers).ok_or_else(unauthenticated)?)
+            .await
+    }
+
+    /// The owner of a token.
+    ///
+    /// # Errors
+    /// Those of [`Self::identify`].
+    pub async fn identify_token(&self, token: &str) -> Result<Arc<Identity>, Problem> {
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         if let Some(known) = self.known(&hash) {
-            return known.identity.ok_or_else(refused);
+            return known.identity.ok_or_else(unauthenticated);
         }
         let _permit = self.permit().await?;
         // A concurrent request may have reviewed the token meanwhile.
         if let Some(known) = self.known(&hash) {
-            return known.identity.ok_or_else(refused);
+            return known.identity.ok_or_else(unauthenticated);
         }
         let begun = Instant::now();
         let answer = self
@@ -97,7 +99,7 @@ impl Authenticator {
                 identity: identity.clone(),
             },
         );
-        identity.ok_or_else(refused)
+        identity.ok_or_else(unauthenticated)
     }
 
     /// Checks that the API server would allow this access.
@@ -153,6 +155,13 @@ impl Authenticator {
     }
 }
 
+fn unauthenticated() -> Problem {
+    problem(
+        UNAUTHENTICATED,
+        "the token is missing, expired or of another audience",
+    )
+}
+
 /// The rejection for an object that does not exist and for one that the caller may not read. The text is the same, so a
 /// caller cannot probe for names.
 pub fn hidden() -> Problem {
@@ -160,7 +169,7 @@ pub fn hidden() -> Problem {
 }
 
 /// The bearer token of a request with exactly one.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
         return None;
@@ -171,18 +180,19 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 /// The remaining lifetime of a token that the API server has just accepted; [`GOOD`] when the token has no expiry.
 fn rest_of_life(token: &str, now: Timestamp) -> Duration {
-    let claims = token
-        .split('.')
-        .nth(1)
-        .and_then(|part| BASE64_URL_SAFE_NO_PAD.decode(part).ok());
-    let claims: Option<serde_json::Value> =
-        claims.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    match claims.and_then(|claims| claims.get("exp")?.as_i64()) {
+    match expiry(token) {
         Some(expiry) => Duration::from_secs(
             u64::try_from(expiry.saturating_sub(now.as_second())).unwrap_or_default(),
         ),
         None => GOOD,
     }
+}
+
+/// The expiry of a token that the API server has accepted, in seconds since 1970; `None` when it tells none.
+pub fn expiry(token: &str) -> Option<i64> {
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?);
+    let claims: serde_json::Value = serde_json::from_slice(&claims.ok()?).ok()?;
+    claims.get("exp")?.as_i64()
 }
 
 #[cfg(test)]

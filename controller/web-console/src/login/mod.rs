@@ -1,0 +1,132 @@
+//! Logging in and out. The API server names the person; the console keeps no accounts.
+
+pub mod code;
+mod token;
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Router,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    middleware::from_fn_with_state,
+    response::{IntoResponse as _, Response},
+    routing::{get, post},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::UserInfo;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    Console,
+    api_server::Token,
+    guard,
+    person::{Method, Person},
+    problem::{Problem, json},
+    session::Session,
+};
+
+pub fn router(console: &Arc<Console>) -> Router<Arc<Console>> {
+    let confidential = from_fn_with_state(console.clone(), guard::confidential);
+    Router::new()
+        .route("/api/v1/login/token", post(token::log_in))
+        .route("/api/v1/login/code", post(code::log_in))
+        .route_layer(confidential)
+        .route("/api/v1/codes", post(code::make))
+        .route("/api/v1/logout", post(log_out))
+        .route("/api/v1/me", get(me))
+}
+
+/// The person who asks.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Me {
+    user: String,
+    groups: Vec<String>,
+    method: Method,
+    /// The end of the session if it is not used, or of the bearer token; `null` if that has none.
+    expires_at: Option<Timestamp>,
+    /// The URL that people use.
+    url: String,
+    version: &'static str,
+}
+
+impl Me {
+    fn new(console: &Console, user: &UserInfo, method: Method, until: Option<i64>) -> Self {
+        Self {
+            user: user.username.clone().unwrap_or_default(),
+            groups: user.groups.clone().unwrap_or_default(),
+            method,
+            expires_at: until.and_then(|until| Timestamp::from_second(until).ok()),
+            url: console.address.to_string(),
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+}
+
+async fn me(State(console): State<Arc<Console>>, person: Person) -> Response {
+    let me = Me::new(&console, &person.user, person.method, person.until);
+    json(StatusCode::OK, &me)
+}
+
+/// Answers with a new session. An earlier one of the same browser ends.
+async fn establish(
+    console: &Console,
+    earlier: Option<Session>,
+    token: Token,
+    method: Method,
+) -> Result<Response, Problem> {
+    let user = console.name(&token).await.map_err(refused)?;
+    let session = Session::new(token, method)?;
+    let cookies = console.sessions.cookies(&session)?;
+    if let Some(earlier) = earlier {
+        console.sessions.end(earlier.id);
+    }
+    let me = Me::new(console, &user, method, Some(session.until));
+    tracing::info!(user = me.user, ?method, "logged in");
+    Ok(with_cookies(json(StatusCode::OK, &me), cookies))
+}
+
+/// A refused token leaves the session that the browser has.
+fn refused(problem: Problem) -> Problem {
+    if problem.status != StatusCode::UNAUTHORIZED {
+        return problem;
+    }
+    Problem::new(
+        StatusCode::FORBIDDEN,
+        "InvalidToken",
+        "the API server does not accept this token: it is expired, or of another cluster or audience. `kubectl create token NAME` makes \
+         one; a kubeconfig with certificates has none",
+    )
+}
+
+/// Ends the session on this replica, with its streams, and removes its cookies.
+async fn log_out(
+    State(console): State<Arc<Console>>,
+    Extension(session): Extension<Option<Session>>,
+) -> Response {
+    if let Some(session) = session {
+        console.sessions.end(session.id);
+    }
+    with_cookies(
+        StatusCode::NO_CONTENT.into_response(),
+        console.sessions.no_cookies(),
+    )
+}
+
+fn with_cookies(mut response: Response, cookies: Vec<HeaderValue>) -> Response {
+    for cookie in cookies {
+        response.headers_mut().append(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(body).map_err(|error| {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            "Invalid",
+            format!("the body: {error}"),
+        )
+    })
+}

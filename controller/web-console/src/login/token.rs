@@ -1,0 +1,27 @@
+//! Logging in with a token of one's own: `kubectl create token NAME`.
+
+use std::sync::Arc;
+
+use axum::{Extension, body::Bytes, extract::State, response::Response};
+use serde::Deserialize;
+
+use crate::{Console, api_server::Token, person::Method, problem::Problem, session::Session};
+
+use super::{establish, parsed, refused};
+
+#[derive(Deserialize)]
+struct Given {
+    token: String,
+}
+
+pub(super) async fn log_in(
+    State(console): State<Arc<Console>>,
+    Extension(earlier): Extension<Option<Session>>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let given: Given = parsed(&body)?;
+    // A token is often pasted with its line break.
+    let token = Token::new(given.token.trim()).ok_or_else(Problem::unauthenticated);
+    let token = token.map_err(refused)?;
+    establish(&console, earlier, token, Method::Token).await
+}
