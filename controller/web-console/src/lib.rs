@@ -23,7 +23,5 @@ pub struct Console {
 
 /// The router of the listener for people.
 pub fn router(console: Arc<Console>) -> Router {
-    Router::new()
-        .nest("/api/v1", pages::router())
-        .with_state(console)
+    Router::new().merge(pages::router()).with_state(console)
 }
