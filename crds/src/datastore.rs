@@ -79,6 +79,8 @@ pub enum ObjectKind {
     Plan,
     /// The plan as JSON as the tool prints it, including secret values.
     PlanJson,
+    /// The changes of the plan, one JSON document a line ([`crate::changes`]), without sensitive values.
+    Changes,
     /// The termination message of an attempt.
     Result,
     /// The state that the tool failed to save.
@@ -87,10 +89,11 @@ pub enum ObjectKind {
 
 impl ObjectKind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Bundle,
         Self::Plan,
         Self::PlanJson,
+        Self::Changes,
         Self::Result,
         Self::ErroredState,
     ];
@@ -101,6 +104,7 @@ impl ObjectKind {
             Self::Bundle => "bundle",
             Self::Plan => "plan",
             Self::PlanJson => "planjson",
+            Self::Changes => "changes",
             Self::Result => "result",
             Self::ErroredState => "erroredstate",
         }
@@ -115,7 +119,7 @@ impl ObjectKind {
     pub const fn limit(self) -> u64 {
         match self {
             Self::Bundle => 8 << 30,
-            Self::Plan | Self::PlanJson => 2 << 30,
+            Self::Plan | Self::PlanJson | Self::Changes => 2 << 30,
             Self::Result => 64 << 10,
             Self::ErroredState => MAX_STATE,
         }

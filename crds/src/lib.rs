@@ -37,6 +37,7 @@ pub mod apply_log;
 pub mod approval;
 pub mod backend;
 pub mod backoff;
+pub mod changes;
 pub mod clock;
 pub mod conditions;
 pub mod crd;

@@ -127,11 +127,14 @@ fn rights(scene: &Scene) -> Result<()> {
             .kubectl_command(&["get", "--raw", &path(scene, "a", rest), "--as", user])
             .output()
     };
-    let read = as_user("viewer", "plan")?;
-    ensure!(read.status.success(), "{}", stderr(&read));
+    for rest in ["plan", "changes"] {
+        let read = as_user("viewer", rest)?;
+        ensure!(read.status.success(), "{rest}: {}", stderr(&read));
+    }
     for (user, rest) in [
         ("stranger", "plan"),
         ("stranger", "log"),
+        ("stranger", "changes"),
         ("viewer", "planjson"),
     ] {
         let output = as_user(user, rest)?;

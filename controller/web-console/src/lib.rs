@@ -124,7 +124,7 @@ pub fn router(console: Arc<Console>) -> Router {
     let base = console.address.base().to_owned();
     let routes = Router::new()
         .merge(login::router(&console))
-        .nest("/api/v1", pages::router())
+        .merge(pages::router())
         .layer(from_fn_with_state(console.clone(), session::keep))
         .layer(from_fn_with_state(console.clone(), guard::check))
         .layer(map_response(guard::headers))

@@ -24,6 +24,7 @@ pub(crate) mod options;
 mod outputs;
 mod phase_results;
 mod plan;
+mod plan_changes;
 mod plan_facts;
 mod plan_file;
 mod plan_json;

@@ -1,7 +1,7 @@
 //! Uploads of an attempt to the datastore: the plan before it waits, the result, the log. `claim_record` writes the claim.
 
 use std::{
-    io,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
@@ -15,7 +15,7 @@ use crds::{
 
 use tokio::task::JoinHandle;
 
-use super::{Initialised, PhaseRunner, Shell, given_files};
+use super::{Initialised, PhaseRunner, Shell, given_files, plan_changes};
 use crate::{
     classify::{OrInternal as _, internal},
     datastore::{
@@ -103,7 +103,9 @@ impl PhaseRunner {
                 &"the tool has not shown it",
             ));
         };
+        let changes = self.store_changes(remote.client.clone(), &json, counts);
         let texts = store_texts(remote.client.clone(), text, json);
+        let texts = async { tokio::join!(texts, changes).0 };
         if applies && run.spec.approval.is_automatic_for(&counts) {
             *guard(&remote.sending) = Some(tokio::spawn(texts));
             return Ok(None);
@@ -120,6 +122,39 @@ impl PhaseRunner {
         let flushed = remote.shipper.flush(PATIENCE).await;
         flushed.map_err(|trouble| failure("the log could not be kept", &trouble))?;
         Ok(bundle)
+    }
+
+    /// Uploads the changes of the plan without sensitive values, for those who may not read its JSON. The run goes on without them.
+    fn store_changes(
+        &self,
+        client: Client,
+        json: &Scratch,
+        counts: Changes,
+    ) -> impl Future<Output = ()> + use<> {
+        let (json, dir) = (json.clone(), self.settings.kept.clone());
+        let (log, redactor) = (self.log.clone(), self.redactor.clone());
+        let words = redactor.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            let file = Scratch::create(&dir)?;
+            let mut to = io::BufWriter::new(file.file());
+            plan_changes::write(json.reader(), counts, &words, &mut to)?;
+            to.flush()?;
+            drop(to);
+            io::Result::Ok(file)
+        });
+        async move {
+            let why = match made.await.map_err(io::Error::other).flatten() {
+                Ok(file) => match store(&client, ObjectKind::Changes, file).await {
+                    Ok(()) => return,
+                    Err(failure) => failure.message,
+                },
+                Err(error) => format!("the changes could not be read: {error}"),
+            };
+            log.line(&redactor.clean(&format!(
+                "pawl: the web console cannot show this plan as a list: {why}"
+            )))
+            .await;
+        }
     }
 
     /// Packs the bundle, uploads it, and compares the digest that the datastore has stored.

@@ -203,3 +203,17 @@ async fn tail_starts_at_the_requested_line() {
     );
     assert_eq!(read(&lab, "phase=plan&tail=1").await, b"no newline yet");
 }
+
+#[tokio::test]
+async fn offset_continues_without_gap_or_repetition() {
+    let lab = Lab::new();
+    let text = noise(700_000, 4);
+    for (n, piece) in text.chunks(100_000).enumerate() {
+        let path = format!("log/plan?offset={}", n * 100_000);
+        assert_eq!(lab.put(&path, piece).await.code, 200);
+    }
+    for at in [0, 1, 99_999, 100_000, 333_333, 699_999, 700_000, 800_000] {
+        let read = read(&lab, &format!("phase=plan&attempt=1&offset={at}")).await;
+        assert!(read == text[at.min(text.len())..], "{at}");
+    }
+}

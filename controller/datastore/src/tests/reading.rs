@@ -336,3 +336,44 @@ async fn follower_of_a_deleted_run_ends() {
     lab.cluster.remove(&view(1, true));
     ends(&mut body).await;
 }
+
+#[tokio::test]
+async fn follower_continues_at_its_offset() {
+    let lab = Lab::new();
+    lab.asks("pod-1", &[("PUT log/plan?offset=0", b"one\ntwo\n", "200")])
+        .await;
+    let mut cut = follow(&lab, "phase=plan&attempt=1&offset=2").await;
+    hears(&mut cut, "e\ntwo\n").await;
+    // Nothing is repeated after the last byte.
+    let mut body = follow(&lab, "phase=plan&attempt=1&offset=8").await;
+    waits(&mut body).await;
+    lab.asks(
+        "pod-1",
+        &[("PUT log/plan?offset=8&end=true", b"three\n", "200")],
+    )
+    .await;
+    hears(&mut body, "three\n").await;
+    ends(&mut body).await;
+}
+
+#[tokio::test]
+async fn follower_above_the_bound_is_told() {
+    let lab = Lab::new();
+    lab.asks("pod-1", &[("PUT log/plan?offset=0", b"one\n", "200")])
+        .await;
+    let all = u32::try_from(lab.service.follows.available_permits()).unwrap();
+    let held = lab.service.follows.try_acquire_many(all).unwrap();
+    let path = "terraformruns/net/log?phase=plan&follow=true";
+    let refused = lab.of_person("GET", path, b"").await;
+    let message = refused.json()["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    assert_eq!(refused.code, 503);
+    assert!(
+        message.contains("too many logs are read at a time"),
+        "{message}"
+    );
+    drop(held);
+    assert_eq!(lab.reads("log?phase=plan").await, "one\n");
+}

@@ -27,9 +27,9 @@ use crate::{
     problem::Problem,
 };
 
-/// The routes below `/api/v1`.
+/// The routes of one object.
 pub fn router() -> Router<Arc<Console>> {
-    Router::new()
+    let routes = Router::new()
         .route("/namespaces/{namespace}/runs/{name}", get(run::read))
         .route(
             "/namespaces/{namespace}/runs/{name}/acts/{act}",
@@ -61,7 +61,8 @@ pub fn router() -> Router<Arc<Console>> {
         .route(
             "/namespaces/{namespace}/states/{state}/unlock",
             post(namespace::unlock),
-        )
+        );
+    Router::new().nest("/api/v1", routes)
 }
 
 /// An answer as JSON.

@@ -30,6 +30,7 @@ pub fn resources() -> Value {
             resource("terraformruns/erroredstate", "State", "get"),
             resource("terraformruns/plan", "Plan", "get"),
             resource("terraformruns/planjson", "Plan", "get"),
+            resource("terraformruns/changes", "Changes", "get"),
             resource("states", "State", "get"),
             resource("states/download", "State", "get"),
             resource("states/restore", "StateRestore", "create"),

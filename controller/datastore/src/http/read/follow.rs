@@ -34,6 +34,8 @@ pub struct Follow {
     pub follow: bool,
     /// Start this many lines before the end.
     pub tail: Option<u64>,
+    /// Start at this byte.
+    pub offset: u64,
     /// Whether each log starts with a header line.
     pub headers: bool,
     /// The phases, in order.
@@ -121,7 +123,7 @@ impl Follow {
 
     async fn log(&self, key: &LogKey) -> Result<(), Stop> {
         let logs = &self.service.logs;
-        let (mut at, mut begun, mut over) = (0, false, false);
+        let (mut at, mut begun, mut over) = (self.offset, false, false);
         let mut heard = Instant::now();
         let mut grown = logs.grown();
         loop {

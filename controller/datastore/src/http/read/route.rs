@@ -1,6 +1,6 @@
 //! Paths of the group `read.pawl.run`.
 
-use crds::datastore::{JOURNAL, ObjectKind, Problem, StateId};
+use crds::datastore::{JOURNAL, MAX_LOG, ObjectKind, Problem, StateId};
 use serving::problem::invalid;
 
 use crate::{
@@ -20,7 +20,7 @@ pub enum Reading {
     Groups,
     Group,
     Resources,
-    /// A plan as text or JSON, or a state that could not be saved.
+    /// A plan as text, as JSON or as its changes, or a state that could not be saved.
     Object {
         namespace: String,
         run: String,
@@ -73,6 +73,8 @@ pub struct LogQuery {
     pub follow: bool,
     /// Start this many lines before the end; only with a phase.
     pub tail: Option<u64>,
+    /// Start at this byte; only with a phase and an attempt, since each attempt has a log of its own.
+    pub offset: u64,
 }
 
 impl Reading {
@@ -112,12 +114,15 @@ pub const DISCOVERY: [Row<Reading>; 4] = [
 pub const BASE: &str = "/apis/read.pawl.run/v1alpha1/namespaces/{namespace}";
 
 /// The paths below [`BASE`].
-pub const ROWS: [Row<Reading>; 11] = [
+pub const ROWS: [Row<Reading>; 12] = [
     ("GET", "/terraformruns/{run}/plan", |asked| {
         object(asked, ObjectKind::Plan)
     }),
     ("GET", "/terraformruns/{run}/planjson", |asked| {
         object(asked, ObjectKind::PlanJson)
+    }),
+    ("GET", "/terraformruns/{run}/changes", |asked| {
+        object(asked, ObjectKind::Changes)
     }),
     ("GET", "/terraformruns/{run}/erroredstate", |asked| {
         object(asked, ObjectKind::ErroredState)
@@ -136,7 +141,7 @@ pub const ROWS: [Row<Reading>; 11] = [
         })
     }),
     ("GET", "/terraformruns/{run}/log", |asked| {
-        let asked = Question::of(asked, &["phase", "attempt", "follow", "tail"])?;
+        let asked = Question::of(asked, &["phase", "attempt", "follow", "tail", "offset"])?;
         let query = LogQuery {
             phase: asked.get("phase").map(names::phase).transpose()?,
             attempt: asked.attempt()?,
@@ -149,9 +154,21 @@ pub const ROWS: [Row<Reading>; 11] = [
                 .get("tail")
                 .map(|lines| number(lines, MOST_LINES))
                 .transpose()?,
+            offset: asked
+                .get("offset")
+                .map(|at| number(at, MAX_LOG))
+                .transpose()?
+                .unwrap_or_default(),
         };
         if query.tail.is_some() && query.phase.is_none() {
             return Err(invalid("`tail` needs a phase"));
+        }
+        if query.offset > 0
+            && (query.phase.is_none() || query.attempt.is_none() || query.tail.is_some())
+        {
+            return Err(invalid(
+                "`offset` needs a phase and an attempt, and no `tail`",
+            ));
         }
         Ok(Reading::Log {
             run: asked.run()?,
@@ -334,7 +351,8 @@ mod tests {
                 phase: Some("apply"),
                 attempt: Some(2),
                 follow: true,
-                tail: Some(10)
+                tail: Some(10),
+                offset: 0,
             }
         );
         for bad in [
@@ -345,6 +363,10 @@ mod tests {
             "phase=plan&tail=-1",
             "phase=plan&tail=999999999",
             "since=1",
+            "offset=1",
+            "phase=plan&offset=1",
+            "phase=plan&attempt=1&tail=1&offset=1",
+            "phase=plan&attempt=1&offset=-1",
             "phase=%",
         ] {
             assert!(log(bad).is_err(), "{bad}");

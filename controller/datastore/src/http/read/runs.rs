@@ -46,6 +46,7 @@ pub async fn object(
                 ObjectKind::Plan | ObjectKind::Bundle | ObjectKind::Result => {
                     "text/plain; charset=utf-8"
                 }
+                ObjectKind::Changes => "application/x-ndjson",
             };
             response
                 .headers_mut()
@@ -53,10 +54,10 @@ pub async fn object(
             return Ok(response);
         }
     }
-    let what = if kind == ObjectKind::ErroredState {
-        "state that could not be saved"
-    } else {
-        "plan"
+    let what = match kind {
+        ObjectKind::ErroredState => "state that could not be saved",
+        ObjectKind::Changes => "list of changes",
+        _ => "plan",
     };
     Err(not_found(format!("no {what} of run {run} is stored")))
 }
@@ -85,6 +86,7 @@ pub async fn log(
         run: run.to_owned(),
         follow: query.follow,
         tail: query.tail,
+        offset: query.offset,
         // With all attempts in one text, each log has a header line.
         headers: query.phase.is_none() && query.attempt.is_none(),
         phases: query
