@@ -8,6 +8,7 @@ pub mod access;
 pub mod acts;
 pub mod address;
 pub mod api_server;
+pub mod assets;
 pub mod guard;
 pub mod login;
 pub mod pages;
@@ -125,6 +126,7 @@ pub fn router(console: Arc<Console>) -> Router {
     let routes = Router::new()
         .merge(login::router(&console))
         .merge(pages::router())
+        .fallback(assets::serve)
         .layer(from_fn_with_state(console.clone(), session::keep))
         .layer(from_fn_with_state(console.clone(), guard::check))
         .layer(map_response(guard::headers))
