@@ -5,6 +5,7 @@ mod approval;
 mod archive;
 mod caches;
 mod cancel;
+mod console;
 mod deletion;
 mod demo;
 mod describe;
@@ -113,6 +114,7 @@ fn main() -> Result<ExitCode> {
         approval::tests(),
         archive::tests(),
         cancel::tests(),
+        console::tests(),
         deletion::tests(),
         demo::tests(),
         describe::tests(),

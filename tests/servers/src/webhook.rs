@@ -33,7 +33,10 @@ const BLOCK: usize = 64;
 
 /// The chart's values that enable the server.
 pub fn values() -> Values {
-    Values::from([("server".to_owned(), json!({"enabled": true}).to_string())])
+    Values::from([(
+        "server".to_owned(),
+        json!({"hooks": {"enabled": true}}).to_string(),
+    )])
 }
 
 /// The webhook of a repository, as configured in its forge.

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Directories that the build writes.
-const MADE: [&str; 2] = ["node_modules", "dist"];
+const MADE: [&str; 3] = ["node_modules", "dist", "pictures"];
 
 /// The directory of the web UI.
 pub fn directory() -> PathBuf {
