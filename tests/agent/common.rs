@@ -143,7 +143,7 @@ fn put_plan_file(path: &str, env: &[(&str, &str)]) {
     let json = value("PLAN_FILE_JSON").or_else(|| value("PLAN_JSON"));
     let plan = serde_json::from_str(json.unwrap_or(JSON)).unwrap_or_default();
     let version = value("PLAN_FORMAT").map_or(plan_file::VERSION, |text| text.parse().unwrap());
-    let file = plan_file::of(&plan, version, "plan of a process", ("tfstate", b""));
+    let file = plan_file::of(&plan, version, "plan of a process", ("scripted", b""));
     fs::write(path, file).unwrap();
 }
 

@@ -204,7 +204,7 @@ reasons! {
     APPLY_FAILED ApplyFailed: Configuration, Code, Code;
     /// The plan cannot be read.
     PLAN_UNREADABLE PlanUnreadable: Internal, Log, Log;
-    /// The tool printed another plan than the one in its plan file, which is the one that an apply carries out; nothing was applied.
+    /// The plan file, which an apply carries out, has another plan than the tool printed, or other code or state than before; nothing was applied.
     PLAN_CONTRADICTED PlanContradicted: Integrity, CONTRADICTED, CONTRADICTED;
     /// A provider, registry or service could not be reached.
     PROVIDER_UNREACHABLE ProviderUnreachable: Transient,
@@ -430,8 +430,9 @@ const RESTORE: Step =
     First("restore an earlier version of the state, or give the key that it is encrypted with");
 const LOCKED: Step = First("when the lock's owner has ended");
 const COMPARE: Step = First("compare the state with what exists");
-const CONTRADICTED: Step =
-    First("find out which provider or program of the code changes the tool's output");
+const CONTRADICTED: Step = First(
+    "find out which provider or program of the code changes the tool's output or its plan file",
+);
 const MISMATCH: Step = First("find out what changed the files that the message names");
 const INTERRUPTED: Step =
     First("see in the message and the log what was applied before it was asked to stop");

@@ -11,9 +11,9 @@ use crds::{Failure, Operation, Reason};
 
 use super::{
     Events, Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell,
-    plan_file::{self, Origin},
+    plan_file::{self, Kept},
     plan_json::read_plan,
-    plan_origin, plan_words,
+    plan_words,
     recover::{Recovery, finish_recovery},
     terragrunt,
 };
@@ -94,16 +94,24 @@ impl PhaseRunner {
         self.hooks_after_plan(shell, exit.code == 2, notices)
             .await?;
         self.keeps_its_providers(&shell.stack)?;
-        // A plan without changes is not applied.
-        let origin = if exit.code == 2 {
-            Some(self.read_origin(&made, sources, ran_in.as_deref()).await?)
-        } else {
-            None
-        };
         let mut facts =
             PlanFacts::from(recovery.as_ref().map(Recovery::watched).unwrap_or_default());
         facts.lists_moves = exit.code == 2 && made.run.spec.operation == Operation::RefreshOnly;
-        let (own, digest) = self.read_kept(facts.clone(), origin).await?;
+        let (own, digest) = self.read_kept(facts.clone()).await?;
+        let own = match own {
+            // A plan without changes is not applied.
+            Ok(kept) if exit.code == 2 && kept.has_copies => {
+                let origin = self.read_origin(&made, sources, ran_in.as_deref()).await?;
+                self.compare(kept, origin).await?
+            }
+            own => own.map(|kept| kept.facts),
+        };
+        if let Err(why) = &own {
+            self.say(format!(
+                "the plan file was not read: {why}; counts and changes are what the tool prints, and a person has to approve them"
+            ))
+            .await;
+        }
         let own = own.as_ref();
         let reading = self.read_plan_file(shell, ran_in.as_deref(), &facts, notices);
         // A plan without changes is not printed by a second process of the tool, except at a terminal, where people expect the tool's own
@@ -215,24 +223,15 @@ impl PhaseRunner {
     async fn read_kept(
         &self,
         facts: PlanFacts,
-        origin: Option<Origin>,
-    ) -> Result<(Result<PlanFacts, plan_file::Unread>, String), Failure> {
+    ) -> Result<(Result<Kept, plan_file::Unread>, String), Failure> {
         const FAILED: &str = "the plan cannot be read";
         let path = self.settings.plan_file();
         let read = tokio::task::spawn_blocking(move || {
             let file = files::left(&path, MAX_PLAN)?;
             let digest = files::digest(&file)?;
-            io::Result::Ok((plan_file::read(&file, facts, origin), digest))
+            io::Result::Ok((plan_file::read(&file, facts), digest))
         });
-        let (read, digest) = read.await.or_internal(FAILED)?.or_internal(FAILED)?;
-        let read = plan_origin::accepted(read)?;
-        if let Err(why) = &read {
-            self.say(format!(
-                "the plan file was not read: {why}; counts and changes are what the tool prints, and a person has to approve them"
-            ))
-            .await;
-        }
-        Ok((read, digest))
+        read.await.or_internal(FAILED)?.or_internal(FAILED)
     }
 
     /// Streams `show -json` through the parser. Returns the facts and a copy of the JSON.

@@ -1,15 +1,18 @@
 //! What a plan is made from: the configuration before the plan, and the state. The copies of both in the plan file have to agree with it,
 //! since an apply uses the copies only.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use crds::{Failure, FailureClass, Reason, ToolName};
 
 use super::{
-    Initialised, PhaseRunner, PlanFacts, Shell,
-    plan_file::{Origin, Refused, Sources, State, Unread},
+    Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Shell,
+    plan_file::{Kept, Origin, Refused, Sources, State, Unread},
 };
-use crate::classify::{self, OrInternal as _};
+use crate::{
+    classify::{self, OrInternal as _},
+    files,
+};
 
 impl PhaseRunner {
     /// Reads the configuration of the stack in `root`.
@@ -62,22 +65,27 @@ impl PhaseRunner {
             state,
         })
     }
-}
 
-/// The facts of a plan file, or why it cannot be read.
-///
-/// # Errors
-/// The file does not agree with its origin.
-pub(super) fn accepted(
-    read: Result<PlanFacts, Refused>,
-) -> Result<Result<PlanFacts, Unread>, Failure> {
-    match read {
-        Ok(facts) => Ok(Ok(facts)),
-        Err(Refused::Unread(why)) => Ok(Err(why)),
-        Err(Refused::Contradicted(what)) => Err(Reason::PlanContradicted.failure(format!(
-            "the plan file has {what}; code wrote to it, and nothing was applied"
-        ))),
-        Err(Refused::Stale) => Err(Reason::StalePlan
-            .failure("the state changed since the plan was made; nothing was applied, plan again")),
+    /// Compares a plan file with what it was made from. Returns its facts, or why it cannot be read.
+    pub(super) async fn compare(
+        &self,
+        kept: Kept,
+        origin: Origin,
+    ) -> Result<Result<PlanFacts, Unread>, Failure> {
+        const FAILED: &str = "the plan cannot be read";
+        let path = self.settings.plan_file();
+        let compared = tokio::task::spawn_blocking(move || {
+            io::Result::Ok(kept.compare(&files::left(&path, MAX_PLAN)?, origin))
+        });
+        match compared.await.or_internal(FAILED)?.or_internal(FAILED)? {
+            Ok(facts) => Ok(Ok(facts)),
+            Err(Refused::Unread(why)) => Ok(Err(why)),
+            Err(Refused::Contradicted(what)) => Err(Reason::PlanContradicted.failure(format!(
+                "the plan file has {what}; code wrote to it, and nothing was applied"
+            ))),
+            Err(Refused::Stale) => Err(Reason::StalePlan.failure(
+                "the state changed since the plan was made; nothing was applied, plan again",
+            )),
+        }
     }
 }

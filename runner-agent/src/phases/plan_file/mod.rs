@@ -30,6 +30,7 @@ use archive::{Archive, PLAN};
 use crds::Operation;
 use wire::{Value, Wire};
 
+use sources::LIST;
 pub(super) use sources::Sources;
 pub(super) use state::State;
 use state::{STATE, Told, canonical};
@@ -135,15 +136,21 @@ pub(super) struct Origin {
     pub(super) state: State,
 }
 
-/// Reads a plan file into `facts`. With its origin, compares also the copies of configuration and state in it.
+/// A plan file that was read.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) facts: PlanFacts,
+    told: Told,
+    mode: u64,
+    /// Whether it has a copy of the configuration or the state. The tools apply no file without both.
+    pub(super) has_copies: bool,
+}
+
+/// Reads a plan file into `facts`.
 ///
 /// # Errors
-/// It is encrypted, damaged or of an unknown format, or the copies are not of this origin.
-pub(super) fn read(
-    file: &File,
-    facts: impl Into<PlanFacts>,
-    origin: Option<Origin>,
-) -> Checked<PlanFacts> {
+/// It is encrypted, damaged or of an unknown format.
+pub(super) fn read(file: &File, facts: impl Into<PlanFacts>) -> Read<Kept> {
     let archive = Archive::open(file)?;
     let (bytes, size) = archive.member(PLAN)?;
     let mut plan = Plan {
@@ -154,31 +161,37 @@ pub(super) fn read(
     };
     plan.read(size)?;
     plan.wire.ends()?;
-    let Plan {
-        mut facts,
-        told,
-        mode,
-        ..
-    } = plan;
-    let Some(origin) = origin else {
-        return Ok(facts);
-    };
-    let asked = match origin.operation {
-        Operation::Destroy => 1,
-        Operation::RefreshOnly => 2,
-        Operation::Plan | Operation::Apply | Operation::Unknown => 0,
-    };
-    if mode != asked {
-        return Err(Refused::Contradicted(
-            "the mode of another operation".to_owned(),
-        ));
+    Ok(Kept {
+        facts: plan.facts,
+        told: plan.told,
+        mode: plan.mode,
+        has_copies: archive.names().any(|name| [STATE, LIST].contains(&name)),
+    })
+}
+
+impl Kept {
+    /// Compares the file's copies of configuration and state with its origin.
+    ///
+    /// # Errors
+    /// They are of another origin, or cannot be read.
+    pub(super) fn compare(mut self, file: &File, origin: Origin) -> Checked<PlanFacts> {
+        let archive = Archive::open(file)?;
+        let asked = match origin.operation {
+            Operation::Destroy => 1,
+            Operation::RefreshOnly => 2,
+            Operation::Plan | Operation::Apply | Operation::Unknown => 0,
+        };
+        if self.mode != asked {
+            let what = "the mode of another operation".to_owned();
+            return Err(Refused::Contradicted(what));
+        }
+        origin.sources.compare(&archive)?;
+        let state = State::kept(archive.member(STATE)?.0)?;
+        for (address, how) in state.compare(origin.state, &self.told, origin.operation)? {
+            self.facts.lose(&address, how);
+        }
+        Ok(self.facts)
     }
-    origin.sources.compare(&archive)?;
-    let state = State::kept(archive.member(STATE)?.0)?;
-    for (address, how) in state.compare(origin.state, &told, origin.operation)? {
-        facts.lose(&address, how);
-    }
-    Ok(facts)
 }
 
 struct Plan<R> {

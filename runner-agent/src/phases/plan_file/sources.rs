@@ -17,7 +17,7 @@ use super::{
 use crate::{files, plan_checksum::modules};
 
 const COPY: &str = "tfconfig/m-";
-const LIST: &str = "tfconfig/modules.json";
+pub(super) const LIST: &str = "tfconfig/modules.json";
 /// The tool compares it with the stack's, which the checksum covers.
 const LOCKS: &str = ".terraform.lock.hcl";
 /// Suffixes of configuration files: of both tools, and of OpenTofu in their place.

@@ -19,10 +19,7 @@ fn kept(bytes: &[u8]) -> File {
 }
 
 fn facts(bytes: &[u8]) -> Read<PlanFacts> {
-    read(&kept(bytes), PlanFacts::default(), None).map_err(|why| match why {
-        Refused::Unread(why) => why,
-        other => panic!("{other:?}"),
-    })
+    Ok(read(&kept(bytes), PlanFacts::default())?.facts)
 }
 
 fn why(bytes: &[u8]) -> String {
@@ -485,7 +482,7 @@ fn large_plan_is_read_at_once() {
             .num_milliseconds()
     };
     let begun = used();
-    let facts = read(&file, PlanFacts::default(), None).unwrap();
+    let facts = read(&file, PlanFacts::default()).unwrap().facts;
     assert_eq!(facts.counts.add, 50_000);
     assert_eq!(facts.lines()[10], "+ a.b[10]");
     let took = used() - begun;

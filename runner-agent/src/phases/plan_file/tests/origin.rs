@@ -107,7 +107,8 @@ impl Made {
         };
         let mut facts = PlanFacts::default();
         facts.lists_moves = self.operation == Operation::RefreshOnly;
-        read(&kept(&packed(&self.members)), facts, Some(origin))
+        let file = kept(&packed(&self.members));
+        read(&file, facts)?.compare(&file, origin)
     }
 
     fn lines(&self) -> Vec<String> {
