@@ -123,8 +123,6 @@ impl Commands {
     pub fn new(home: &Path, deadline: Duration) -> Self {
         let mut inherited = from_env(&INHERITED);
         inherited.push(("HOME".into(), home.into()));
-        // git-lfs would follow the message of lacking memory with a trace that displaces it.
-        inherited.push(("GOTRACEBACK".into(), "none".into()));
         Self {
             inherited,
             outbound: None,
