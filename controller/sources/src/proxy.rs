@@ -83,13 +83,17 @@ impl Outbound {
         format!("  ProxyCommand '{program}' connect{denied} -- '%h' %p\n")
     }
 
+    pub fn url(&self) -> String {
+        format!("socks5h://{}", self.at)
+    }
+
     /// The proxy for a URL; `None` where the operator's applies.
     pub fn proxy(&self, url: &str) -> Option<String> {
         let operators = |url: http::Uri| self.operators.intercept(&url).is_some();
         if url.parse().is_ok_and(operators) {
             return None;
         }
-        Some(format!("socks5h://{}", self.at))
+        Some(self.url())
     }
 }
 
