@@ -207,10 +207,8 @@ impl Commands {
     ) -> Result<Output, GitError> {
         let most = most.into();
         let name = || {
-            let words = args.iter().copied();
-            let first = words
-                .skip_while(|word| word.starts_with('-') || word.contains('='))
-                .next();
+            let mut words = args.iter().copied();
+            let first = words.find(|word| !word.starts_with('-') && !word.contains('='));
             first.unwrap_or_default().to_owned()
         };
         let mut command = Command::from(bounded());
