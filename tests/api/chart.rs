@@ -221,6 +221,8 @@ async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
         ),
         rule("pawl.run", "terraformruns", "list"),
     ];
+    let mut endpoints = rule("discovery.k8s.io", "endpointslices", "get");
+    endpoints["resourceNames"] = json!(["kubernetes"]);
     let audience = "pod/volumes/0/projected/sources/1/serviceAccountToken/audience";
     let rows = json!({
         SOURCES: {
@@ -229,13 +231,15 @@ async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
         },
         "ClusterRole/pawl-sources": {"rules": rights},
         "ClusterRole/pawl-sources-secrets": {"rules": [rule("", "secrets", "get")]},
+        "Role/pawl-sources-endpoints": {"rules": [endpoints]},
     });
     holds(&all, rows)?;
-    ensure!(bindings(&all, "pawl-sources") == "/pawl-sources");
+    ensure!(bindings(&all, "pawl-sources") == "/pawl-sources default/pawl-sources-endpoints");
     let some = render(&json!({"watchNamespaces": ["a", "b"], "sources.namespaces": ["b"]}))?;
     let bound = bindings(&some, "pawl-sources");
     ensure!(
-        bound == "a/pawl-sources b/pawl-sources b/pawl-sources-secrets",
+        bound
+            == "a/pawl-sources b/pawl-sources default/pawl-sources-endpoints b/pawl-sources-secrets",
         "{bound}"
     );
     for off in ["sources.enabled", "datastore.enabled"] {

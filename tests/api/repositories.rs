@@ -18,13 +18,17 @@ use crds::{
 use datastore_client::{RequestError, sources::Lists};
 use futures::StreamExt as _;
 use harness::{cluster::objects, guide, wait};
-use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, ResourceExt, api::DeleteParams};
+use k8s_openapi::api::{core::v1::Secret, discovery::v1::EndpointSlice};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams},
+};
 use serde_json::json;
 use servers::{auth::Access, git::GitServer};
 use sources::{
-    follow::Follow, gc, git::Commands, github_app::Tokens, metrics::Metrics, mirror::Mirrors,
-    server::Servers, slots::Slots, store::Snapshots, sync::Syncer, watch::Workers, worker::Shared,
+    api_server, follow::Follow, gc, git::Commands, github_app::Tokens, metrics::Metrics,
+    mirror::Mirrors, server::Servers, slots::Slots, store::Snapshots, sync::Syncer, watch::Workers,
+    worker::Shared,
 };
 
 use crate::world::{PATIENCE, World, tests};
@@ -33,6 +37,7 @@ tests! {
     Guarded: layer_gets_its_commits_and_no_redundant_write,
     Guarded: wanted_revision_is_stored_without_a_ref,
     Guarded: secret_is_read_only_where_a_namespace_binds,
+    Guarded: api_servers_endpoints_are_read_by_name_only,
 }
 
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-sources";
@@ -400,15 +405,36 @@ async fn secret_is_read_only_where_a_namespace_binds(world: World) -> Result<()>
         &scene.namespace,
     );
     ensure!(
-        secrets
-            .list(&kube::api::ListParams::default())
-            .await
-            .is_err(),
+        secrets.list(&ListParams::default()).await.is_err(),
         "it lists Secrets"
     );
     ensure!(
         secrets.get("infra-git").await.is_ok() && secrets.get("infra-ssh").await.is_err(),
         "it reads a Secret without the right, or not with it"
+    );
+    Ok(())
+}
+
+async fn api_servers_endpoints_are_read_by_name_only(world: World) -> Result<()> {
+    let slices = |client| Api::<EndpointSlice>::namespaced(client, "default");
+    for name in ["kubernetes", "other"] {
+        // This API server writes none, since its address is loopback.
+        let slice = json!({
+            "metadata": {"name": name}, "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.9.8.7"]}, {"addresses": ["10.9.8.8"]}],
+            "ports": [{"name": "https", "port": 6443, "protocol": "TCP"}],
+        });
+        objects::create(&slices(world.admin.clone()), slice).await?;
+    }
+    let read = api_server::endpoints(&world.process("pawl-sources").await?).await?;
+    ensure!(
+        read == ["10.9.8.7:6443".parse()?, "10.9.8.8:6443".parse()?],
+        "{read:?}"
+    );
+    let others = slices(world.access.impersonate(ACCOUNT, &[]).await?);
+    ensure!(
+        others.get("other").await.is_err() && others.list(&ListParams::default()).await.is_err(),
+        "it reads another"
     );
     Ok(())
 }

@@ -49,9 +49,14 @@ fn meant(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The blocks of addresses that are not connected to.
+/// The places that are not connected to.
 #[derive(Clone, Debug)]
-pub struct Addresses(Vec<IpNet>);
+pub struct Addresses {
+    /// Blocks of addresses.
+    pub denied: Vec<IpNet>,
+    /// Single ports, of the API server's processes: beside them, a node may have a Git server.
+    pub endpoints: Vec<SocketAddr>,
+}
 
 impl Addresses {
     /// Denies these blocks, and unless `local`, the addresses that [`NEVER`] lists and those of the API server.
@@ -60,17 +65,15 @@ impl Addresses {
         let built_in = never
             .chain(api_server.iter().copied().map(IpNet::from))
             .filter(|_| !local);
-        Self(built_in.chain(denied.iter().copied()).collect())
-    }
-
-    /// The denied blocks.
-    pub fn denied(&self) -> &[IpNet] {
-        &self.0
+        Self {
+            denied: built_in.chain(denied.iter().copied()).collect(),
+            endpoints: Vec::new(),
+        }
     }
 
     pub fn allows(&self, address: IpAddr) -> bool {
         let address = meant(address);
-        !self.0.iter().any(|block| block.contains(&address))
+        !self.denied.iter().any(|block| block.contains(&address))
     }
 
     /// Resolves a host and connects to the first allowed address that answers.
@@ -90,7 +93,8 @@ impl Addresses {
 
     async fn one(&self, address: SocketAddr) -> io::Result<TcpStream> {
         let refused = || io::Error::other(format!("{} is denied", address.ip()));
-        if !self.allows(address.ip()) {
+        let real = SocketAddr::new(meant(address.ip()), address.port());
+        if !self.allows(real.ip()) || self.endpoints.contains(&real) {
             return Err(refused());
         }
         let stream = timeout(CONNECT, TcpStream::connect(address)).await??;
@@ -134,7 +138,7 @@ mod tests {
 
     #[test]
     fn every_block_is_understood() {
-        assert_eq!(Addresses::new(&[], &[], false).0.len(), NEVER.len());
+        assert_eq!(Addresses::new(&[], &[], false).denied.len(), NEVER.len());
     }
 
     /// The name resolves to loopback; the port listens.
@@ -152,9 +156,14 @@ mod tests {
             let error = addresses().connect(host, port).await.unwrap_err();
             assert!(!error.to_string().contains("refused"), "{host}: {error}");
         }
-        let local = Addresses::new(&[], &[], true);
+        let mut local = Addresses::new(&[], &[], true);
         local.connect("localhost", port).await.unwrap();
         listener.accept().await.unwrap();
+        local.endpoints = vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)];
+        for host in ["127.0.0.1", "::ffff:127.0.0.1"] {
+            let error = local.connect(host, port).await.unwrap_err();
+            assert!(error.to_string().ends_with("is denied"), "{host}: {error}");
+        }
         let nothing = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
         assert!(nothing.is_err(), "only the allowed one arrived");
     }

@@ -23,14 +23,17 @@ use crate::proxy::Outbound;
 
 /// Environment variables passed to git and ssh.
 const INHERITED: [&str; 3] = ["PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"];
-/// Those of the operator's proxy, passed for servers that it serves. Without its exceptions: a redirect to one would be a direct connection.
-const PROXY: [&str; 6] = [
-    "http_proxy",
-    "https_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "all_proxy",
+/// Those of the operator's proxies, for servers that one serves, by the name that git and git-lfs both read. Without the exceptions: a redirect to one would be
+/// a direct connection.
+const PROXY: [(&str, [&str; 4]); 2] = [
+    (
+        "http_proxy",
+        ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"],
+    ),
+    (
+        "https_proxy",
+        ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"],
+    ),
 ];
 /// Additional environment of local commands. It disables configuration files and git's check of the directory's owner.
 const LOCAL: [(&str, &str); 5] = [
@@ -123,8 +126,6 @@ impl Commands {
     pub fn new(home: &Path, deadline: Duration) -> Self {
         let mut inherited = from_env(&INHERITED);
         inherited.push(("HOME".into(), home.into()));
-        // git-lfs would follow the message of lacking memory with a trace that displaces it.
-        inherited.push(("GOTRACEBACK".into(), "none".into()));
         Self {
             inherited,
             outbound: None,
@@ -158,7 +159,8 @@ impl Commands {
         let mut env = self.inherited.clone();
         let proxy = self.outbound.as_ref().and_then(|way| way.proxy(url));
         if proxy.is_none() {
-            env.extend(from_env(&PROXY));
+            let own = self.outbound.as_ref().map(Outbound::url);
+            env.extend(proxies(own.as_deref(), |name| std::env::var_os(name)));
         }
         let frugal = FRUGAL.map(|(key, value)| (key, value.to_owned()));
         let more = frugal
@@ -205,10 +207,8 @@ impl Commands {
     ) -> Result<Output, GitError> {
         let most = most.into();
         let name = || {
-            let words = args.iter().copied();
-            let first = words
-                .skip_while(|word| word.starts_with('-') || word.contains('='))
-                .next();
+            let mut words = args.iter().copied();
+            let first = words.find(|word| !word.starts_with('-') && !word.contains('='));
             first.unwrap_or_default().to_owned()
         };
         let mut command = Command::from(bounded());
@@ -309,6 +309,19 @@ fn from_env(names: &[&str]) -> Vec<(OsString, OsString)> {
         .iter()
         .filter_map(|name| Some((name.into(), std::env::var_os(name)?)))
         .collect()
+}
+
+/// The proxy of each scheme: the operator's, else Pawl's own, since a server behind the one may lead to a URL of the other scheme.
+fn proxies(
+    own: Option<&str>,
+    set: impl Fn(&str) -> Option<OsString>,
+) -> impl Iterator<Item = (OsString, OsString)> {
+    PROXY.into_iter().filter_map(move |(name, names)| {
+        let operators = names
+            .iter()
+            .find_map(|name| set(name).filter(|it| !it.is_empty()));
+        Some((name.into(), operators.or_else(|| own.map(Into::into))?))
+    })
 }
 
 /// A process group that is killed on drop.
@@ -440,6 +453,28 @@ mod tests {
             refused.code != 0 && !refused.output.contains("t0ken"),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn scheme_without_operators_proxy_has_ours() {
+        let rows = [
+            ("HTTPS_PROXY=o", "http_proxy=socks https_proxy=o"),
+            (
+                "http_proxy=o https_proxy=",
+                "http_proxy=o https_proxy=socks",
+            ),
+            ("ALL_PROXY=o https_proxy=s", "http_proxy=o https_proxy=s"),
+        ];
+        for (set, expected) in rows {
+            let value = |name: &str| {
+                let pairs = set.split(' ').filter_map(|pair| pair.split_once('='));
+                let mut found = pairs.filter(|(own, _)| *own == name);
+                found.next().map(|(_, value)| value.into())
+            };
+            let told = proxies(Some("socks"), value)
+                .map(|(name, value)| format!("{}={}", name.display(), value.display()));
+            assert_eq!(told.collect::<Vec<_>>().join(" "), expected, "{set}");
+        }
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@
 //! | [`server`] | access to a repository | through the others |
 //! | [`mirror`], [`submodules`] | bare, shallow copies of repositories | git, disk |
 //! | [`git`] | running git | processes |
+//! | [`api_server`] | the addresses of the API server's processes | the API server |
 //! | [`proxy`], [`addresses`] | the way of git to servers, and the addresses that it may reach | the network |
 //! | [`credentials`], [`github_app`] | credentials for servers | the forge's API |
 //! | [`store`] | storage of snapshots | the datastore |
@@ -25,6 +26,7 @@
 //! | [`metrics`] | metrics | nothing |
 
 pub mod addresses;
+pub mod api_server;
 pub mod commit;
 pub mod credentials;
 pub mod failure;
@@ -98,7 +100,8 @@ pub async fn run(
     );
     let scopes = settings.scopes();
     let metrics = Arc::new(Metrics::awaiting(2 * scopes.len()));
-    let (private, syncer) = syncer(&settings, snapshots).await?;
+    let (private, outbound, syncer) = syncer(&settings, snapshots).await?;
+    tokio::spawn(api_server::deny(client.clone(), outbound));
     let shared = Arc::new(Shared {
         client,
         clock,
@@ -137,11 +140,11 @@ pub async fn run(
     Ok(())
 }
 
-/// Creates the syncer, and the directory of private keys, which is deleted on drop.
+/// Creates the syncer with its way to servers, and the directory of private keys, which is deleted on drop.
 async fn syncer<B: Snapshots>(
     settings: &Settings,
     snapshots: B,
-) -> anyhow::Result<(tempfile::TempDir, Syncer<B>)> {
+) -> anyhow::Result<(tempfile::TempDir, Outbound, Syncer<B>)> {
     let memory = Path::new("/dev/shm");
     let mut builder = tempfile::Builder::new();
     builder
@@ -188,11 +191,12 @@ async fn syncer<B: Snapshots>(
     let servers = Servers {
         git,
         mirrors: Arc::new(mirrors),
-        tokens: Tokens::trusting(ca, outbound),
+        tokens: Tokens::trusting(ca, outbound.clone()),
         private: private.path().to_owned(),
     };
     Ok((
         private,
+        outbound,
         Syncer {
             git: Box::new(servers),
             snapshots,

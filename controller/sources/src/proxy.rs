@@ -7,7 +7,7 @@ use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr},
     os::fd::AsFd as _,
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock},
     thread,
     time::Duration,
 };
@@ -34,8 +34,8 @@ const REFUSED: [u8; 10] = [5, 1, 0, 1, 0, 0, 0, 0, 0, 0];
 pub struct Outbound {
     /// The proxy on loopback.
     at: SocketAddr,
-    /// The line of ssh's configuration.
-    pub ssh: String,
+    addresses: Arc<RwLock<Addresses>>,
+    program: String,
     operators: Arc<Matcher>,
 }
 
@@ -46,17 +46,45 @@ impl Outbound {
     /// It cannot listen.
     pub async fn start(addresses: Addresses, program: &str) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let mut denied = String::new();
-        for block in addresses.denied() {
-            let _ = write!(denied, " --denied-cidrs={block}");
-        }
         let outbound = Self {
             at: listener.local_addr()?,
-            ssh: format!("  ProxyCommand '{program}' connect{denied} -- '%h' %p\n"),
+            addresses: Arc::new(RwLock::new(addresses)),
+            program: program.to_owned(),
             operators: Arc::new(Matcher::from_env()),
         };
-        tokio::spawn(listen(listener, Arc::new(addresses)));
+        tokio::spawn(listen(listener, outbound.clone()));
         Ok(outbound)
+    }
+
+    /// Denies exactly these places beside the blocks of addresses, to connections from now on.
+    pub fn deny(&self, endpoints: Vec<SocketAddr>) {
+        let mut addresses = self
+            .addresses
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        addresses.endpoints = endpoints;
+    }
+
+    fn addresses(&self) -> Addresses {
+        let addresses = self.addresses.read();
+        addresses.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The line of ssh's configuration.
+    pub fn ssh(&self) -> String {
+        let (program, mut denied) = (&self.program, String::new());
+        let addresses = self.addresses();
+        for block in addresses.denied {
+            let _ = write!(denied, " --denied-cidrs={block}");
+        }
+        for endpoint in addresses.endpoints {
+            let _ = write!(denied, " --denied-endpoints={endpoint}");
+        }
+        format!("  ProxyCommand '{program}' connect{denied} -- '%h' %p\n")
+    }
+
+    pub fn url(&self) -> String {
+        format!("socks5h://{}", self.at)
     }
 
     /// The proxy for a URL; `None` where the operator's applies.
@@ -65,18 +93,18 @@ impl Outbound {
         if url.parse().is_ok_and(operators) {
             return None;
         }
-        Some(format!("socks5h://{}", self.at))
+        Some(self.url())
     }
 }
 
-async fn listen(listener: TcpListener, addresses: Arc<Addresses>) {
+async fn listen(listener: TcpListener, outbound: Outbound) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
             // Too many open files, for example.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let addresses = addresses.clone();
+        let addresses = outbound.addresses();
         tokio::spawn(async move {
             if let Err(error) = serve(client, &addresses).await {
                 tracing::debug!(%error, "a connection of git ended");
@@ -139,6 +167,9 @@ pub struct Connect {
     /// A block of addresses that is not connected to.
     #[arg(long)]
     denied_cidrs: Vec<IpNet>,
+    /// An address and port that is not connected to.
+    #[arg(long)]
+    denied_endpoints: Vec<SocketAddr>,
     host: String,
     port: u16,
 }
@@ -152,7 +183,8 @@ impl Connect {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let addresses = Addresses::new(&self.denied_cidrs, &[], true);
+        let mut addresses = Addresses::new(&self.denied_cidrs, &[], true);
+        addresses.endpoints = self.denied_endpoints;
         let server = runtime.block_on(async {
             let server = addresses.connect(&self.host, self.port).await?;
             server.into_std()
@@ -218,7 +250,9 @@ mod tests {
             assert!(outbound.proxy("http://h/r").is_some());
             let dir = tempfile::tempdir().unwrap();
             let config = dir.path().join("config");
-            std::fs::write(&config, format!("Host *\n{}", outbound.ssh)).unwrap();
+            outbound.deny(vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)]);
+            assert!(!connects(&outbound, "localhost", port).await);
+            std::fs::write(&config, format!("Host *\n{}", outbound.ssh())).unwrap();
             let told = Command::new("ssh")
                 .arg("-F")
                 .arg(&config)
@@ -230,6 +264,8 @@ mod tests {
             let line = line.unwrap();
             assert!(line.ends_with("-- '%h' %p"), "{line}");
             assert_eq!(line.contains("127.0.0.0/8"), !local, "{line}");
+            let endpoint = format!("--denied-endpoints=127.0.0.1:{port} ");
+            assert!(line.contains(&endpoint), "{line}");
         }
     }
 }

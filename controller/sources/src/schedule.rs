@@ -31,6 +31,10 @@ const OF_WRITES: Backoff = Backoff {
     cap: Duration::from_secs(60),
 };
 
+/// Duration of a check from which its repository is slow, and how long it then is.
+const SLOW: Duration = Duration::from_secs(20);
+const STAYS_SLOW: SignedDuration = SignedDuration::from_hours(1);
+
 /// Consecutive failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tries {
@@ -55,6 +59,8 @@ pub struct Memory {
     pub started: Timestamp,
     /// When its refs were last checked.
     pub looked: Option<Timestamp>,
+    /// When a check or a fetch last took long.
+    pub slow: Option<Timestamp>,
     /// Checks without a response.
     pub failed: Option<Tries>,
     /// Writes that failed.
@@ -89,11 +95,24 @@ impl Memory {
         Self {
             started,
             looked: None,
+            slow: None,
             failed: None,
             unwritten: None,
             refs: BTreeMap::new(),
             answered: BTreeMap::new(),
         }
+    }
+
+    /// Records the duration of a check or a fetch.
+    pub fn took(&mut self, time: Duration, now: Timestamp) {
+        if time >= SLOW {
+            self.slow = Some(now);
+        }
+    }
+
+    pub fn is_slow(&self, now: Timestamp) -> bool {
+        self.slow
+            .is_some_and(|at| now.duration_since(at) < STAYS_SLOW)
     }
 
     /// Records layers seen for the first time: a status for the current spec counts as an answer to the current
@@ -297,6 +316,17 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn one_slow_check_makes_a_repository_slow_for_an_hour() {
+        let mut memory = Memory::new(at(0));
+        memory.took(Duration::from_secs(19), at(0));
+        assert!(!memory.is_slow(at(0)));
+        memory.took(Duration::from_secs(300), at(300));
+        // A fast one in between gives nothing back.
+        memory.took(Duration::from_secs(1), at(400));
+        assert!(memory.is_slow(at(3899)) && !memory.is_slow(at(3900)));
     }
 
     /// A repository with a one-minute interval and a layer on `main`, its status, and whether the layer has a source.

@@ -149,7 +149,7 @@ impl Servers {
                     .append(true)
                     .open(dir.join("config"));
                 config
-                    .and_then(|mut config| config.write_all(way.ssh.as_bytes()))
+                    .and_then(|mut config| config.write_all(way.ssh().as_bytes()))
                     .map_err(fault)?;
             }
             repository = repository.with_ssh(dir);

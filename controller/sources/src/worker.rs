@@ -80,16 +80,26 @@ pub async fn run<B: Snapshots>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notif
         }
         let wanted = shared.wanted().next(view.uid(), now).map(str::to_owned);
         if let Some(revision) = wanted.filter(|_| !view.repository.spec.suspend) {
-            let Ok(_slot) = shared.slots.take(namespace(&view)).await else {
+            let Ok(_slot) = shared
+                .slots
+                .take(namespace(&view), memory.is_slow(now))
+                .await
+            else {
                 return;
             };
+            let begun = Instant::now();
             fetch(&shared, &view, &revision).await;
+            memory.took(begun.elapsed(), shared.clock.now());
             continue;
         }
         match due(&view, &memory, now) {
             Due::Now(cause) => {
                 // The semaphore is never closed.
-                let Ok(_slot) = shared.slots.take(namespace(&view)).await else {
+                let Ok(_slot) = shared
+                    .slots
+                    .take(namespace(&view), memory.is_slow(now))
+                    .await
+                else {
                     return;
                 };
                 // Read again: the wait may have been long.
@@ -122,6 +132,7 @@ async fn look<B: Snapshots>(shared: &Shared<B>, view: &View, memory: &mut Memory
     let written = write(shared, view, &mut found).await;
     let now = shared.clock.now();
     memory.looked = Some(now);
+    memory.took(begun.elapsed(), now);
     memory.failed = found
         .look
         .failed

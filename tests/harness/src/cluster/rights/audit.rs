@@ -164,7 +164,7 @@ fn request(event: Event) -> Option<(Request, String)> {
     let decision = event.annotations.get("authorization.k8s.io/decision");
     let is_by_name = matches!(
         object.resource.as_str(),
-        "apiservices" | "clusterroles" | "secrets"
+        "apiservices" | "clusterroles" | "endpointslices" | "secrets"
     );
     let refusal = (response.code == 403).then(|| {
         let names =
