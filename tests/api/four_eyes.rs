@@ -1,21 +1,24 @@
 //! Four eyes: in a labelled namespace the requesters of a run are named, and none of them may approve it (design/0004).
 
 use anyhow::{Result, ensure};
-use crds::names;
-use harness::cluster::objects;
+use crds::{TerraformLayer, names};
+use harness::{cluster::objects, wait};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
     chart,
+    layers::Controller,
     scene::{RUN, Scene, approval, record, withdrawal},
-    world::{Agent, World, plan, sum, tests},
+    world::{Agent, PATIENCE, World, plan, sum, tests},
 };
 
 tests! {
     Guarded: requester_of_a_run_may_not_approve_it,
     Guarded: run_of_a_layer_is_approved_by_none_of_its_requesters,
+    Guarded: requester_of_a_layer_is_kept_until_an_apply,
+    Guarded: run_of_too_many_requesters_is_approved_by_none,
     Guarded: run_without_a_requester_is_approved_by_none,
     Guarded: request_for_another_run_names_who_asks,
     Guarded: request_to_a_layer_names_who_asks,
@@ -121,6 +124,105 @@ async fn run_of_a_layer_is_approved_by_none_of_its_requesters(world: World) -> R
         ["another", "cy", {"annotate": approval("cy", 'a')}, ""],
     ]);
     scene.rows(RUN, rows).await
+}
+
+/// The content of a ref is the same, so no person approves a run of it.
+async fn requester_of_a_layer_is_kept_until_an_apply(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    labelled(&mut scene).await?;
+    let controller = Controller::starts(&scene.world, &scene.namespace).await?;
+    let layers: Api<TerraformLayer> = Api::namespaced(scene.world.admin.clone(), &scene.namespace);
+    let follows = async |of: &str| {
+        let source =
+            json!({"of": format!("{of}\n.\n-"), "revision": "1".repeat(40), "content": sum('c')});
+        objects::merge_status(&layers, "net", &json!({"source": source})).await
+    };
+    let spec = json!({"path": ".", "ref": "main"});
+    let rows = json!([["creation", "admin", {"create": {}}, ""]]);
+    scene.rows("repository/infra", rows).await?;
+    let rows = json!([["creation", "ada", {"create": {"metadata": by("ada"), "spec": spec}}, ""]]);
+    scene.rows("layer/net", rows).await?;
+    follows("main").await?;
+    let is = |names: &[&str], open: bool| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        move |layer: &TerraformLayer| {
+            let status = layer.status.clone().unwrap_or_default();
+            status.observed_generation == layer.metadata.generation
+                && status.requested_by == names
+                && status.current_run.is_some() == open
+        }
+    };
+    let runs = scene.world.runs(&scene.namespace);
+    let until = async |what: &str, names: &[&str], open: bool| -> Result<String> {
+        let layer = wait::object(&layers, "net", what, PATIENCE, is(names, open)).await?;
+        let run = layer.status.unwrap_or_default().current_run;
+        if let Some(run) = &run {
+            let created = async || Ok(runs.get_opt(run).await?.ok_or("the run is not there"));
+            wait::until(format!("{run} is created"), PATIENCE, created).await?;
+        }
+        Ok(run.unwrap_or_default())
+    };
+    let run = until("planned", &["ada"], true).await?;
+    let agent = planned(&mut scene, &run).await?;
+    let rows = json!([
+        ["approval", "ada", {"annotate": approval("ada", 'a')}, ANOTHER],
+        ["approval", "bob", {"annotate": approval("bob", 'a')}, ""],
+        ["record", "admin", {"status": record('a')}, ""],
+        ["digest of the layer", "ada", {"annotate": {names::LAYER_SPEC: sum('0')}}, "written by the controller"],
+    ]);
+    scene.rows(&run, rows).await?;
+    agent.claims(1, '0', 'a').await?;
+    agent
+        .status(&json!({"phase": "Succeeded", "result": "Applied", "completionTime": jiff::Timestamp::now()}))
+        .await?;
+    until("applied", &[], false).await?;
+    let change = json!({"metadata": by("bob"), "spec": {"ref": "mine"}});
+    let rows = json!([["another ref", "bob", {"merge": change}, ""]]);
+    scene.rows("layer/net", rows).await?;
+    // The controller has seen the change before it sees the content.
+    let waits = |is_synced: bool| {
+        move |layer: &TerraformLayer| {
+            let status = layer.status.clone().unwrap_or_default();
+            status.waits_for.is_none() == is_synced && is(&["bob"], false)(layer)
+        }
+    };
+    wait::object(&layers, "net", "not synced", PATIENCE, waits(false)).await?;
+    follows("mine").await?;
+    wait::object(&layers, "net", "settled", PATIENCE, waits(true)).await?;
+    let asks = json!({names::PLAN: "now", names::REQUESTED_BY: "ada"});
+    scene
+        .rows(
+            "layer/net",
+            json!([["request", "ada", {"annotate": asks}, ""]]),
+        )
+        .await?;
+    let run = until("planned again", &["bob", "ada"], true).await?;
+    planned(&mut scene, &run).await?;
+    let rows = json!([
+        ["who changed", "bob", {"annotate": approval("bob", 'a')}, ANOTHER],
+        ["who asked", "ada", {"annotate": approval("ada", 'a')}, ANOTHER],
+    ]);
+    scene.rows(&run, rows).await?;
+    controller.stops().await;
+    Ok(())
+}
+
+async fn run_of_too_many_requesters_is_approved_by_none(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    labelled(&mut scene).await?;
+    for (run, more, message) in [("most", 0, ""), ("over", 1, "more than 16 users requested")] {
+        let all: Vec<_> = (0..names::MAX_REQUESTERS + more)
+            .map(|number| format!("user-{number}"))
+            .collect();
+        let mut metadata = by(all.join("\n"));
+        metadata["labels"] = json!({names::LABEL_LAYER: "net"});
+        let rows = json!([["creation", "controller", {"create": {"metadata": metadata}}, ""]]);
+        scene.rows(run, rows).await?;
+        planned(&mut scene, run).await?;
+        let rows = json!([["approval", "bob", {"annotate": approval("bob", 'a')}, message]]);
+        scene.rows(run, rows).await?;
+    }
+    Ok(())
 }
 
 async fn run_without_a_requester_is_approved_by_none(world: World) -> Result<()> {

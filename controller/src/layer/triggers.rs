@@ -133,6 +133,7 @@ impl Cause {
         let requesters = requesters::of_run(s);
         if !requesters.is_empty() {
             annotations[names::REQUESTED_BY] = requesters.into();
+            annotations[names::LAYER_SPEC] = requesters::spec_digest(layer).into();
         }
         let mut metadata = json!({
             "name": name,
