@@ -19,6 +19,7 @@ tests! {
     Guarded: run_of_a_layer_is_approved_by_none_of_its_requesters,
     Guarded: requester_of_a_layer_is_kept_until_an_apply,
     Guarded: run_of_too_many_requesters_is_approved_by_none,
+    Guarded: run_that_waits_is_denied_before_its_deletion,
     Guarded: run_without_a_requester_is_approved_by_none,
     Guarded: request_for_another_run_names_who_asks,
     Guarded: request_to_a_layer_names_who_asks,
@@ -225,6 +226,34 @@ async fn run_of_too_many_requesters_is_approved_by_none(world: World) -> Result<
     Ok(())
 }
 
+/// Its layer would plan anew, and the run would not name who deleted this one.
+async fn run_that_waits_is_denied_before_its_deletion(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    labelled(&mut scene).await?;
+    for (run, who, labels, message) in [
+        ("plain", "ada", json!({}), ""),
+        (
+            "of-layer",
+            "controller",
+            json!({names::LABEL_LAYER_UID: "uid"}),
+            "then delete it",
+        ),
+    ] {
+        let mut metadata = by("ada");
+        metadata["labels"] = labels;
+        let rows = json!([["creation", who, {"create": {"metadata": metadata}}, ""]]);
+        scene.rows(run, rows).await?;
+        planned(&mut scene, run).await?;
+        scene.dry_run = true;
+        let rows = json!([["deletion", "bob", {"delete": ""}, message]]);
+        scene.rows(run, rows).await?;
+        scene.dry_run = false;
+        let rows = json!([["denial", "bob", {"annotate": {names::DENY: "no"}}, ""], ["deletion", "bob", {"delete": ""}, ""]]);
+        scene.rows(run, rows).await?;
+    }
+    Ok(())
+}
+
 async fn run_without_a_requester_is_approved_by_none(world: World) -> Result<()> {
     let mut scene = people(world).await?;
     scene
@@ -393,7 +422,12 @@ async fn nothing_approves_itself_with_four_eyes(world: World) -> Result<()> {
 async fn four_eyes_of_the_chart_reach_each_policy(_: World) -> Result<()> {
     for value in [false, true] {
         let all = chart::render(&json!({"approval.fourEyes": value}))?;
-        for policy in ["pawl-approval", "pawl-creation", "pawl-layer"] {
+        for policy in [
+            "pawl-approval",
+            "pawl-creation",
+            "pawl-finalizer",
+            "pawl-layer",
+        ] {
             let text =
                 chart::get(&all, &format!("ValidatingAdmissionPolicy/{policy}"))?.to_string();
             let begins = format!("\"{value} || namespaceObject.metadata");
