@@ -252,7 +252,7 @@ async fn deletion_of_a_run_that_waits_needs_what_it_sets_off(world: World) -> Re
     controllers(&mut scene).await?;
     for (name, verbs) in [
         ("may delete", json!(["delete"])),
-        ("may deny", json!(["delete", "patch"])),
+        ("may deny", json!(["delete", "deletecollection", "patch"])),
     ] {
         let rules =
             json!([{"apiGroups": ["pawl.run"], "resources": ["terraformruns"], "verbs": verbs}]);
@@ -264,6 +264,7 @@ async fn deletion_of_a_run_that_waits_needs_what_it_sets_off(world: World) -> Re
         scene.add(name, scene.world.access.impersonate(name, &[]).await?);
     }
     let [denies, again] = ["denies its plan", "the layer plans anew once it is deleted"];
+    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "0"}]);
     let bounds = json!({"mode": "Automatic", "automaticWhen": {"maxDestroy": 0}});
     let labels = json!({"labels": {names::LABEL_LAYER: "net", names::LABEL_LAYER_UID: "uid"}});
     for (run, metadata, approval, author, layers) in [
@@ -290,10 +291,16 @@ async fn deletion_of_a_run_that_waits_needs_what_it_sets_off(world: World) -> Re
             .status(&json!({"phase": "AwaitingApproval", "plan": plan}))
             .await?;
         scene.dry_run = true;
-        let anew = if layers { again } else { "" };
+        let [anew, further] = if layers {
+            [again, "gets no further owner"]
+        } else {
+            [""; 2]
+        };
         let rows = json!([
             ["deletion", "may delete", {"delete": ""}, denies],
             ["deletion", "may deny", {"delete": ""}, anew],
+            ["deletion of all", "may deny", {"delete all": ""}, anew],
+            ["owner that is gone", "may deny", {"merge": {"metadata": {"ownerReferences": owner}}}, further],
             ["deletion", "bob", {"delete": ""}, author],
             ["deletion", "eve", {"delete": ""}, ""],
             ["deletion", "garbage collector", {"delete": ""}, ""],

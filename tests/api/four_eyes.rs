@@ -339,6 +339,8 @@ async fn request_to_a_layer_names_who_asks(world: World) -> Result<()> {
         ["another's name", "ada", {"create": {"metadata": by("bob")}}, REQUESTS],
         ["named", "ada", {"create": {"metadata": by("ada")}}, ""],
         ["change by another", "bob", {"merge": named("bob", json!({"path": "b"}))}, unrecorded],
+        ["seen", "controller", seen(1, json!([])), ""],
+        ["change by another", "bob", {"merge": named("bob", json!({"path": "b"}))}, unrecorded],
         ["recorded", "controller", seen(1, json!(["ada"])), ""],
         ["unnamed change", "bob", {"merge": {"spec": {"path": "b"}}}, REQUESTS],
         ["change in another's name", "bob", {"merge": named("ada", json!({"path": "b"}))}, REQUESTS],
@@ -353,6 +355,7 @@ async fn request_to_a_layer_names_who_asks(world: World) -> Result<()> {
         ["request", "ada", {"annotate": asks("ada".into())}, ""],
         // Applied: the list is empty, and the request for a plan is not recorded.
         ["applied", "controller", seen(3, json!([])), ""],
+        ["applied", "controller", {"status": {"appliedSpec": sum('0')}}, ""],
         ["request by another", "bob", {"annotate": {names::PLAN: "x", names::REQUESTED_BY: "bob"}}, unrecorded],
         ["token", "controller", {"annotate": {names::PLAN: "token"}}, ""],
         ["request by another", "bob", {"annotate": asks("bob".into())}, unrecorded],
