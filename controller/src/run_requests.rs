@@ -29,13 +29,14 @@ pub(crate) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
     }
 }
 
-/// The users of [`names::REQUESTED_BY`]: each once, in the order of their last request.
+/// The users of [`names::REQUESTED_BY`]: each once, in the order of their last request. Of too many, the oldest are left out, and too many
+/// remain.
 pub(crate) fn requesters<'a>(of: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for name in of.filter(|name| !name.is_empty()) {
         all.retain(|before| before != name);
         all.push(name.to_owned());
     }
-    let over = all.len().saturating_sub(names::MAX_REQUESTERS);
+    let over = all.len().saturating_sub(names::MAX_REQUESTERS + 1);
     all.split_off(over)
 }

@@ -37,7 +37,7 @@ pub const ABANDONED_BY: &str = "pawl.run/abandoned-by";
 pub const REQUESTED_BY: &str = "pawl.run/requested-by";
 /// Annotation of a run, set together with [`RERUN`] or [`RECOVER`]: the API user name of the person who asks.
 pub const ASKED_BY: &str = "pawl.run/asked-by";
-/// The most names in [`REQUESTED_BY`] of a run; the oldest are left out.
+/// The most names in [`REQUESTED_BY`] of a run that may be approved with four eyes. Of more, one more is kept, so that they stay too many.
 pub const MAX_REQUESTERS: usize = 16;
 /// Annotation: `true` requests a new run of the same spec.
 pub const RERUN: &str = "pawl.run/rerun";
@@ -70,12 +70,14 @@ pub const UNVERIFIED: &str = "pawl.run/unverified";
 pub const FREEZE: &str = "pawl.run/freeze";
 /// Label of a namespace: `true` requires that another person than the requesters approves a run.
 pub const FOUR_EYES: &str = "pawl.run/four-eyes";
-/// Annotation of a layer's run: the cause, as a [`crate::Trigger`]. Only the controller writes this and the next three.
+/// Annotation of a layer's run: the cause, as a [`crate::Trigger`]. Only the controller writes this and the next four.
 pub const TRIGGER: &str = "pawl.run/trigger";
 /// Annotation of a layer's run: the layer's `status.source.content` at creation.
 pub const CONTENT: &str = "pawl.run/content";
 /// Annotation of a layer's run: digest of the settings at creation.
 pub const SETTINGS: &str = "pawl.run/settings";
+/// Annotation of a layer's run with requesters: digest of the layer's fields that determine what its runs do, at creation.
+pub const LAYER_SPEC: &str = "pawl.run/layer-spec";
 /// Label of a layer's run: name of the layer.
 pub const LABEL_LAYER: &str = "pawl.run/layer";
 /// Label of a layer's run: UID of the layer.

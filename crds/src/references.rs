@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::RunTemplate;
 
 /// Fields of a run's spec by which a repository's defaults would name something in the namespace of a layer: its Secrets, ConfigMaps,
-/// outputs and states, and tokens of its account. Labels and annotations of a pod make an injector give it Secrets. The policy `pawl-repository` asks their writer for the right to them.
-pub const IN_DEFAULTS: [&str; 9] = [
+/// outputs and states (`stack`, `workspace`), and tokens of its account. Labels and annotations of a pod make an injector give it Secrets. The policy `pawl-repository` asks their writer for the right to them.
+pub const IN_DEFAULTS: [&str; 10] = [
     "credentials",
     "files",
     "runner.annotations",
@@ -19,6 +19,7 @@ pub const IN_DEFAULTS: [&str; 9] = [
     "variableFiles[].configMapKeyRef",
     "variableFiles[].secretKeyRef",
     "variables[].valueFrom",
+    "workspace",
 ];
 
 /// Those of [`IN_DEFAULTS`] that `defaults` sets and `template` does not override.
@@ -67,7 +68,9 @@ mod tests {
         let of = |text: &str| serde_json::from_str::<RunTemplate>(text).unwrap();
         let key = r#"{"name": "db", "key": "k"}"#;
         let rows = [
-            (r#"{"workspace": "w", "tool": {"name": "OpenTofu"}, "runner": {"nodeSelector": {"stack": "x"}}}"#.to_owned(), "{}", ""),
+            (r#"{"parallelism": 3, "tool": {"name": "OpenTofu"}, "runner": {"nodeSelector": {"stack": "x"}}}"#.to_owned(), "{}", ""),
+            (r#"{"workspace": "w"}"#.into(), "{}", "workspace"),
+            (r#"{"workspace": "w"}"#.into(), r#"{"workspace": "v"}"#, ""),
             // A value is not read, whatever it looks like.
             (format!(r#"{{"variables": [{{"name": "a", "value": {{"valueFrom": {key}}}}}]}}"#), "{}", ""),
             (r#"{"backend": {"type": "s3", "config": {"credentials": "x"}}, "variableFiles": [{"path": "a.tfvars"}]}"#.into(), "{}", ""),
@@ -100,7 +103,7 @@ mod tests {
         ["Ref", "Secret", "Secrets", "Name"]
             .iter()
             .any(|end| name.ends_with(end))
-            || ["outputOf", "repository", "fromRun", "stack"].contains(&name)
+            || ["outputOf", "repository", "fromRun", "stack", "workspace"].contains(&name)
             || path.starts_with("outputs.") && field["properties"]["name"].is_object()
     }
 

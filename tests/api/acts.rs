@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     scene::{Scene, Write},
-    world::{World, tests, user},
+    world::{World, plan, tests, user},
 };
 
 tests! {
@@ -16,6 +16,7 @@ tests! {
     Guarded: deletion_that_destroys_unapproved_needs_autoapprove,
     Guarded: deleted_namespace_takes_every_layer,
     Guarded: garbage_collector_takes_no_layer_that_destroys_unapproved,
+    Guarded: deletion_of_a_run_that_waits_needs_what_it_sets_off,
     Guarded: freezing_is_no_right_of_an_author,
 }
 
@@ -244,6 +245,73 @@ async fn garbage_collector_takes_no_layer_that_destroys_unapproved(world: World)
     let finalizers = json!({"finalizers": ["foregroundDeletion"]});
     let rows = json!([["finalizer", "garbage collector", {"merge": {"metadata": finalizers}}, ""]]);
     scene.rows("layer/auto", rows).await
+}
+
+async fn deletion_of_a_run_that_waits_needs_what_it_sets_off(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    controllers(&mut scene).await?;
+    for (name, verbs) in [
+        ("may delete", json!(["delete"])),
+        ("may deny", json!(["delete", "deletecollection", "patch"])),
+    ] {
+        let rules =
+            json!([{"apiGroups": ["pawl.run"], "resources": ["terraformruns"], "verbs": verbs}]);
+        let role = name.replace(' ', "-");
+        scene
+            .world
+            .grant(&scene.namespace, &role, &rules, &user(name))
+            .await?;
+        scene.add(name, scene.world.access.impersonate(name, &[]).await?);
+    }
+    let [denies, again] = ["denies its plan", "the layer plans anew once it is deleted"];
+    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "0"}]);
+    let bounds = json!({"mode": "Automatic", "automaticWhen": {"maxDestroy": 0}});
+    let labels = json!({"labels": {names::LABEL_LAYER: "net", names::LABEL_LAYER_UID: "uid"}});
+    for (run, metadata, approval, author, layers) in [
+        ("plain", json!({}), json!({}), "", false),
+        ("of-layer", labels.clone(), json!({}), "", true),
+        ("in-bounds", labels, bounds, again, true),
+    ] {
+        let spec = json!({"approval": approval});
+        let rows = json!([
+            ["creation", "controller", {"create": {"metadata": metadata, "spec": spec}}, ""],
+            ["begin", "admin", {"status": {"phase": "Pending"}}, ""],
+        ]);
+        scene.rows(run, rows).await?;
+        scene.dry_run = true;
+        scene
+            .eventually("may delete", run, json!({"delete": ""}))
+            .await?;
+        scene.dry_run = false;
+        let agent = scene.open(run, 1).await?;
+        agent.plans(1).await?;
+        let mut plan = plan(1, 'a');
+        plan["destroy"] = 1.into();
+        agent
+            .status(&json!({"phase": "AwaitingApproval", "plan": plan}))
+            .await?;
+        scene.dry_run = true;
+        let [anew, further] = if layers {
+            [again, "gets no further owner"]
+        } else {
+            [""; 2]
+        };
+        let rows = json!([
+            ["deletion", "may delete", {"delete": ""}, denies],
+            ["deletion", "may deny", {"delete": ""}, anew],
+            ["deletion of all", "may deny", {"delete all": ""}, anew],
+            ["owner that is gone", "may deny", {"merge": {"metadata": {"ownerReferences": owner}}}, further],
+            ["deletion", "bob", {"delete": ""}, author],
+            ["deletion", "eve", {"delete": ""}, ""],
+            ["deletion", "garbage collector", {"delete": ""}, ""],
+            ["deletion", "namespace controller", {"delete": ""}, ""],
+        ]);
+        scene.rows(run, rows).await?;
+        scene.dry_run = false;
+        let rows = json!([["denial", "bob", {"annotate": {names::DENY: "no"}}, ""], ["deletion", "may delete", {"delete": ""}, ""]]);
+        scene.rows(run, rows).await?;
+    }
+    Ok(())
 }
 
 async fn freezing_is_no_right_of_an_author(world: World) -> Result<()> {

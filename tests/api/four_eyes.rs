@@ -1,21 +1,25 @@
 //! Four eyes: in a labelled namespace the requesters of a run are named, and none of them may approve it (design/0004).
 
 use anyhow::{Result, ensure};
-use crds::names;
-use harness::cluster::objects;
+use crds::{TerraformLayer, names};
+use harness::{cluster::objects, wait};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
     chart,
+    layers::Controller,
     scene::{RUN, Scene, approval, record, withdrawal},
-    world::{Agent, World, plan, sum, tests},
+    world::{Agent, PATIENCE, World, plan, sum, tests},
 };
 
 tests! {
     Guarded: requester_of_a_run_may_not_approve_it,
     Guarded: run_of_a_layer_is_approved_by_none_of_its_requesters,
+    Guarded: requester_of_a_layer_is_kept_until_an_apply,
+    Guarded: run_of_too_many_requesters_is_approved_by_none,
+    Guarded: run_that_waits_is_denied_before_its_deletion,
     Guarded: run_without_a_requester_is_approved_by_none,
     Guarded: request_for_another_run_names_who_asks,
     Guarded: request_to_a_layer_names_who_asks,
@@ -123,6 +127,133 @@ async fn run_of_a_layer_is_approved_by_none_of_its_requesters(world: World) -> R
     scene.rows(RUN, rows).await
 }
 
+/// The content of a ref is the same, so no person approves a run of it.
+async fn requester_of_a_layer_is_kept_until_an_apply(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    labelled(&mut scene).await?;
+    let controller = Controller::starts(&scene.world, &scene.namespace).await?;
+    let layers: Api<TerraformLayer> = Api::namespaced(scene.world.admin.clone(), &scene.namespace);
+    let follows = async |of: &str| {
+        let source =
+            json!({"of": format!("{of}\n.\n-"), "revision": "1".repeat(40), "content": sum('c')});
+        objects::merge_status(&layers, "net", &json!({"source": source})).await
+    };
+    let spec = json!({"path": ".", "ref": "main"});
+    let rows = json!([["creation", "admin", {"create": {}}, ""]]);
+    scene.rows("repository/infra", rows).await?;
+    let rows = json!([["creation", "ada", {"create": {"metadata": by("ada"), "spec": spec}}, ""]]);
+    scene.rows("layer/net", rows).await?;
+    follows("main").await?;
+    let is = |names: &[&str], open: bool| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        move |layer: &TerraformLayer| {
+            let status = layer.status.clone().unwrap_or_default();
+            status.observed_generation == layer.metadata.generation
+                && status.requested_by == names
+                && status.current_run.is_some() == open
+        }
+    };
+    let runs = scene.world.runs(&scene.namespace);
+    let until = async |what: &str, names: &[&str], open: bool| -> Result<String> {
+        let layer = wait::object(&layers, "net", what, PATIENCE, is(names, open)).await?;
+        let run = layer.status.unwrap_or_default().current_run;
+        if let Some(run) = &run {
+            let created = async || Ok(runs.get_opt(run).await?.ok_or("the run is not there"));
+            wait::until(format!("{run} is created"), PATIENCE, created).await?;
+        }
+        Ok(run.unwrap_or_default())
+    };
+    let run = until("planned", &["ada"], true).await?;
+    let agent = planned(&mut scene, &run).await?;
+    let rows = json!([
+        ["approval", "ada", {"annotate": approval("ada", 'a')}, ANOTHER],
+        ["approval", "bob", {"annotate": approval("bob", 'a')}, ""],
+        ["record", "admin", {"status": record('a')}, ""],
+        ["digest of the layer", "ada", {"annotate": {names::LAYER_SPEC: sum('0')}}, "written by the controller"],
+    ]);
+    scene.rows(&run, rows).await?;
+    agent.claims(1, '0', 'a').await?;
+    agent
+        .status(&json!({"phase": "Succeeded", "result": "Applied", "completionTime": jiff::Timestamp::now()}))
+        .await?;
+    until("applied", &[], false).await?;
+    let change = json!({"metadata": by("bob"), "spec": {"ref": "mine"}});
+    let rows = json!([["another ref", "bob", {"merge": change}, ""]]);
+    scene.rows("layer/net", rows).await?;
+    // The controller has seen the change before it sees the content.
+    let waits = |is_synced: bool| {
+        move |layer: &TerraformLayer| {
+            let status = layer.status.clone().unwrap_or_default();
+            status.waits_for.is_none() == is_synced && is(&["bob"], false)(layer)
+        }
+    };
+    wait::object(&layers, "net", "not synced", PATIENCE, waits(false)).await?;
+    follows("mine").await?;
+    wait::object(&layers, "net", "settled", PATIENCE, waits(true)).await?;
+    let asks = json!({names::PLAN: "now", names::REQUESTED_BY: "ada"});
+    scene
+        .rows(
+            "layer/net",
+            json!([["request", "ada", {"annotate": asks}, ""]]),
+        )
+        .await?;
+    let run = until("planned again", &["bob", "ada"], true).await?;
+    planned(&mut scene, &run).await?;
+    let rows = json!([
+        ["who changed", "bob", {"annotate": approval("bob", 'a')}, ANOTHER],
+        ["who asked", "ada", {"annotate": approval("ada", 'a')}, ANOTHER],
+    ]);
+    scene.rows(&run, rows).await?;
+    controller.stops().await;
+    Ok(())
+}
+
+async fn run_of_too_many_requesters_is_approved_by_none(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    labelled(&mut scene).await?;
+    for (run, more, message) in [("most", 0, ""), ("over", 1, "more than 16 users requested")] {
+        let all: Vec<_> = (0..names::MAX_REQUESTERS + more)
+            .map(|number| format!("user-{number}"))
+            .collect();
+        let mut metadata = by(all.join("\n"));
+        metadata["labels"] = json!({names::LABEL_LAYER: "net"});
+        let rows = json!([["creation", "controller", {"create": {"metadata": metadata}}, ""]]);
+        scene.rows(run, rows).await?;
+        planned(&mut scene, run).await?;
+        let rows = json!([["approval", "bob", {"annotate": approval("bob", 'a')}, message]]);
+        scene.rows(run, rows).await?;
+    }
+    Ok(())
+}
+
+/// Its layer would plan anew, and the run would not name who deleted this one.
+async fn run_that_waits_is_denied_before_its_deletion(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    labelled(&mut scene).await?;
+    for (run, who, labels, message) in [
+        ("plain", "ada", json!({}), ""),
+        (
+            "of-layer",
+            "controller",
+            json!({names::LABEL_LAYER_UID: "uid"}),
+            "then delete it",
+        ),
+    ] {
+        let mut metadata = by("ada");
+        metadata["labels"] = labels;
+        let rows = json!([["creation", who, {"create": {"metadata": metadata}}, ""]]);
+        scene.rows(run, rows).await?;
+        planned(&mut scene, run).await?;
+        scene.dry_run = true;
+        let rows = json!([["deletion", "bob", {"delete": ""}, message]]);
+        scene.rows(run, rows).await?;
+        scene.dry_run = false;
+        let rows = json!([["denial", "bob", {"annotate": {names::DENY: "no"}}, ""], ["deletion", "bob", {"delete": ""}, ""]]);
+        scene.rows(run, rows).await?;
+    }
+    Ok(())
+}
+
 async fn run_without_a_requester_is_approved_by_none(world: World) -> Result<()> {
     let mut scene = people(world).await?;
     scene
@@ -208,6 +339,8 @@ async fn request_to_a_layer_names_who_asks(world: World) -> Result<()> {
         ["another's name", "ada", {"create": {"metadata": by("bob")}}, REQUESTS],
         ["named", "ada", {"create": {"metadata": by("ada")}}, ""],
         ["change by another", "bob", {"merge": named("bob", json!({"path": "b"}))}, unrecorded],
+        ["seen", "controller", seen(1, json!([])), ""],
+        ["change by another", "bob", {"merge": named("bob", json!({"path": "b"}))}, unrecorded],
         ["recorded", "controller", seen(1, json!(["ada"])), ""],
         ["unnamed change", "bob", {"merge": {"spec": {"path": "b"}}}, REQUESTS],
         ["change in another's name", "bob", {"merge": named("ada", json!({"path": "b"}))}, REQUESTS],
@@ -222,6 +355,7 @@ async fn request_to_a_layer_names_who_asks(world: World) -> Result<()> {
         ["request", "ada", {"annotate": asks("ada".into())}, ""],
         // Applied: the list is empty, and the request for a plan is not recorded.
         ["applied", "controller", seen(3, json!([])), ""],
+        ["applied", "controller", {"status": {"appliedSpec": sum('0')}}, ""],
         ["request by another", "bob", {"annotate": {names::PLAN: "x", names::REQUESTED_BY: "bob"}}, unrecorded],
         ["token", "controller", {"annotate": {names::PLAN: "token"}}, ""],
         ["request by another", "bob", {"annotate": asks("bob".into())}, unrecorded],
@@ -291,7 +425,12 @@ async fn nothing_approves_itself_with_four_eyes(world: World) -> Result<()> {
 async fn four_eyes_of_the_chart_reach_each_policy(_: World) -> Result<()> {
     for value in [false, true] {
         let all = chart::render(&json!({"approval.fourEyes": value}))?;
-        for policy in ["pawl-approval", "pawl-creation", "pawl-layer"] {
+        for policy in [
+            "pawl-approval",
+            "pawl-creation",
+            "pawl-finalizer",
+            "pawl-layer",
+        ] {
             let text =
                 chart::get(&all, &format!("ValidatingAdmissionPolicy/{policy}"))?.to_string();
             let begins = format!("\"{value} || namespaceObject.metadata");

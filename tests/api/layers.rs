@@ -38,13 +38,47 @@ struct Scene {
 }
 
 /// A controller of layers.
-struct Controller {
+pub(crate) struct Controller {
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Controller {
-    async fn stops(self) {
+    /// Follows one namespace, with the rights that the chart gives.
+    pub(crate) async fn starts(world: &World, namespace: &str) -> Result<Self> {
+        let cluster = controller::cluster::Cluster::new(
+            world.process("pawl-controller").await?,
+            Settings::default(),
+            ServerClock::default(),
+        );
+        let of_runs = Arc::new(run::Context::new(cluster, None));
+        let (watches, readiness) = (
+            Watches::new(of_runs.clone()),
+            Arc::new(Readiness::awaiting(2)),
+        );
+        let (stop, stopped) = watch::channel(false);
+        let scope = Some(namespace.to_owned());
+        // Nothing reconciles the runs.
+        let heard = tokio::spawn(watching::follow(
+            "runs",
+            of_runs.cluster.scoped::<TerraformRun>(scope.as_deref()),
+            watcher::Config::default(),
+            watches.of_runs(&Store::new(futures::channel::mpsc::unbounded().0)),
+        ));
+        let repositories = watches.repositories(scope.as_deref(), &readiness, stopped.clone());
+        let namespaces = watches.namespaces(&readiness, stopped.clone());
+        Ok(Self {
+            stop,
+            tasks: vec![
+                heard,
+                tokio::spawn(repositories),
+                tokio::spawn(namespaces),
+                tokio::spawn(watches.layer(scope, stopped)),
+            ],
+        })
+    }
+
+    pub(crate) async fn stops(self) {
         self.stop.send_replace(true);
         for task in self.tasks {
             task.abort();
@@ -72,38 +106,8 @@ impl Scene {
         })
     }
 
-    /// With the rights that the chart gives.
     async fn controller(&self) -> Result<Controller> {
-        let cluster = controller::cluster::Cluster::new(
-            self.world.process("pawl-controller").await?,
-            Settings::default(),
-            ServerClock::default(),
-        );
-        let of_runs = Arc::new(run::Context::new(cluster, None));
-        let (watches, readiness) = (
-            Watches::new(of_runs.clone()),
-            Arc::new(Readiness::awaiting(2)),
-        );
-        let (stop, stopped) = watch::channel(false);
-        let scope = Some(self.namespace.clone());
-        // Nothing reconciles the runs.
-        let heard = tokio::spawn(watching::follow(
-            "runs",
-            of_runs.cluster.scoped::<TerraformRun>(scope.as_deref()),
-            watcher::Config::default(),
-            watches.of_runs(&Store::new(futures::channel::mpsc::unbounded().0)),
-        ));
-        let repositories = watches.repositories(scope.as_deref(), &readiness, stopped.clone());
-        let namespaces = watches.namespaces(&readiness, stopped.clone());
-        Ok(Controller {
-            stop,
-            tasks: vec![
-                heard,
-                tokio::spawn(repositories),
-                tokio::spawn(namespaces),
-                tokio::spawn(watches.layer(scope, stopped)),
-            ],
-        })
+        Controller::starts(&self.world, &self.namespace).await
     }
 
     async fn layer(&self, name: &str, spec: &Value) -> Result<()> {

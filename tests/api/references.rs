@@ -117,6 +117,7 @@ fn naming() -> Vec<(&'static str, Value, &'static str)> {
             OBJECTS,
         ),
         ("stack", json!({"stack": "theirs"}), runs),
+        ("workspace", json!({"workspace": "theirs"}), runs),
         (
             "runner.labels",
             json!({"runner": {"labels": {"azure.workload.identity/use": "true"}}}),
@@ -186,7 +187,7 @@ async fn defaults_name_only_what_their_writer_may_reach(world: World) -> Result<
             ["creation", "grace", {"create": with}, message],
             ["creation", "eve", {"create": with}, ""],
             ["another URL", "host", {"merge": {"spec": {"url": "https://elsewhere.example.com/r.git"}}}, message],
-            ["values", "host", {"merge": {"spec": {"defaults": {"workspace": "w", "runner": {"nodeSelector": {"a": "b"}}}}}}, ""],
+            ["values", "host", {"merge": {"spec": {"defaults": {"parallelism": 3, "runner": {"nodeSelector": {"a": "b"}}}}}}, ""],
             ["times", "host", {"merge": {"spec": {"interval": "1h"}}}, ""],
             ["another URL", "eve", {"merge": {"spec": {"url": "https://elsewhere.example.com/r.git"}}}, ""],
             ["removed", "host", {"merge": {"spec": {"defaults": null}}}, ""],

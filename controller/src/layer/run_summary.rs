@@ -47,6 +47,8 @@ pub struct RunSummary {
     pub content: Box<str>,
     /// Digest of the settings that it was created with.
     pub settings: Box<str>,
+    /// Digest of the layer's fields that it was created with, if it has requesters.
+    pub layer_spec: Option<Box<str>>,
     /// The value of `pawl.run/plan` that it answers.
     pub answers: Option<Box<str>>,
     pub stage: Stage,
@@ -65,6 +67,8 @@ impl RunSummary {
     /// The layer's UID, and the run; `None` for a run without a layer.
     pub fn of(run: &TerraformRun) -> Option<(String, Self)> {
         let layer = run.labels().get(names::LABEL_LAYER_UID)?.clone();
+        let optional =
+            |name: &str| (run.annotations().get(name)).map(|value| Box::from(value.as_str()));
         let annotation = |name: &str| run.annotations().get(name).map_or("", String::as_str);
         let status = run.status.as_ref();
         let result = status.and_then(|status| {
@@ -102,10 +106,8 @@ impl RunSummary {
                 .into(),
             content: annotation(names::CONTENT).into(),
             settings: annotation(names::SETTINGS).into(),
-            answers: run
-                .annotations()
-                .get(names::PLAN)
-                .map(|token| token.as_str().into()),
+            layer_spec: optional(names::LAYER_SPEC),
+            answers: optional(names::PLAN),
             stage,
             result,
             ended_at: status

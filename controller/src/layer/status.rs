@@ -104,6 +104,7 @@ pub(super) fn of(
             .map(|token| clip(token, 256))
             .or(before.last_handled_plan),
         requested_by: requesters::open(s),
+        applied_spec: requesters::applied_spec(s),
         source: before.source,
     };
     let found = status.drift.as_ref().filter(|drift| {

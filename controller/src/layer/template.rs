@@ -162,7 +162,7 @@ fn merged(
         .map(|field| format!("spec.defaults.{field}"))
         .collect();
     Err(format!(
-        "{} of the repository name objects, and so apply only to layers in its namespace {own}: set them in spec.template",
+        "{} of the repository name objects or states, and so apply only to layers in its namespace {own}: set them in spec.template",
         fields.join(" and ")
     ))
 }

@@ -83,7 +83,12 @@ pub(super) fn asked<'a>(s: &Situation<'a>) -> Option<&'a str> {
 fn cause(s: &Situation<'_>, wanted: &Wanted, trigger: Trigger, id: String) -> Cause {
     let strategy = s.o.layer.spec.remediation;
     // Content that was never applied cannot drift. A repeated plan of it uses `remediation.onCommit`, since waiting approves nothing.
-    let drifts = matches!(trigger, Trigger::Drift | Trigger::Retry) && s.is_settled();
+    // So does a plan in place of one whose run was deleted: the deletion must not turn drift into a commit.
+    let again = match trigger {
+        Trigger::Drift | Trigger::Retry => true,
+        _ => trigger == Trigger::Commit && s.facts.last_plan.is_none(),
+    };
+    let drifts = again && s.is_settled();
     let remediation = if drifts {
         strategy.on_drift
     } else {
@@ -133,6 +138,7 @@ impl Cause {
         let requesters = requesters::of_run(s);
         if !requesters.is_empty() {
             annotations[names::REQUESTED_BY] = requesters.into();
+            annotations[names::LAYER_SPEC] = requesters::spec_digest(layer).into();
         }
         let mut metadata = json!({
             "name": name,

@@ -53,7 +53,9 @@ pub fn trim(run: &mut TerraformRun) {
         run.metadata.owner_references = None;
         if let Some(annotations) = &mut run.metadata.annotations {
             // Annotations of the layer, which reads them from its summary.
-            annotations.retain(|key, _| ![names::CONTENT, names::SETTINGS].contains(&key.as_str()));
+            annotations.retain(|key, _| {
+                ![names::CONTENT, names::SETTINGS, names::LAYER_SPEC].contains(&key.as_str())
+            });
         }
     }
 }

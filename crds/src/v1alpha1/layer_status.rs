@@ -76,10 +76,15 @@ pub struct TerraformLayerStatus {
     #[schemars(length(max = 256))]
     pub last_handled_plan: Option<String>,
     /// The users named in `pawl.run/requested-by` whose requests are not applied yet, the last one at the end. None of them may approve the
-    /// layer's runs where another person has to (four eyes).
+    /// layer's runs where another person has to (four eyes), and of more than 16 no one may.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(max = 512)))]
+    #[schemars(length(max = 17), inner(length(max = 512)))]
     pub requested_by: Vec<String>,
+    /// Digest of the fields that determine what the layer's runs do, as its last applied run had them: `repository`, `ref`, `path`,
+    /// `template`, `remediation`, `deletionPolicy`. `requestedBy` is emptied only while they are the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 71))]
+    pub applied_spec: Option<String>,
 }
 
 /// The pending action for a layer. The names are Burrito's.

@@ -69,7 +69,7 @@ pub struct TerraformRepositorySpec {
     #[serde(default = "interval")]
     pub interval: Span,
     /// Default settings for runs of its layers. They cannot set account, image, approval mode, hooks or environment:
-    /// those are reserved to the layer's creator. Objects, `stack` and `credentials` apply only to layers in this
+    /// those are reserved to the layer's creator. Objects, `stack`, `workspace` and `credentials` apply only to layers in this
     /// namespace, and naming them needs the right to them.
     #[serde(default, skip_serializing_if = "RunTemplate::is_empty")]
     pub defaults: RunTemplate,

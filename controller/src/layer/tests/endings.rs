@@ -218,3 +218,19 @@ fn plan_of_a_deleted_run_is_void_though_its_name_returns() {
         "its run was deleted while it waited"
     );
 }
+
+#[test]
+fn deletion_of_runs_does_not_turn_drift_into_a_commit() {
+    let remediation =
+        json!({"spec": {"remediation": {"onCommit": "Automatic", "onDrift": "Manual"}}});
+    let mut world = World::new().with(&remediation).commit(1, "a").settled();
+    world.begins().ends(RunResult::Applied).settle();
+    world.later(60 * 27).settle().planned();
+    assert_eq!(world.trigger(), "Drift");
+    world.runs.clear();
+    world.settle();
+    assert_eq!(
+        world.open().unwrap().spec.approval.mode,
+        crds::ApprovalMode::Manual
+    );
+}

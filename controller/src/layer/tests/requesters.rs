@@ -42,6 +42,43 @@ fn run_names_all_whose_changes_are_not_applied() {
     assert_eq!(named(&world), "bob", "the changes of ada are applied");
 }
 
+/// The content stays the same, so no person approves a run of it.
+#[test]
+fn requester_is_kept_until_his_change_is_applied_or_undone() {
+    let mut world = World::new().commit(1, "a");
+    changes(&mut world, "ada", &workspace("a"));
+    world.waits(1).ends(RunResult::Applied).settle();
+    let follows = |world: &mut World, who: &str, branch: &str, content: &str| {
+        changes(world, who, &json!({"spec": {"ref": branch}}));
+        let source = json!({"of": format!("{branch}\nlive/net\n-"), "revision": sha(1), "content": digest(content)});
+        world
+            .change(&json!({"status": {"source": source}}))
+            .settle();
+    };
+    follows(&mut world, "bob", "mine", "a");
+    assert_eq!(world.status().requested_by, ["bob"]);
+    changes(&mut world, "ada", &asks());
+    assert_eq!(named(&world), "bob\nada");
+    world.ends(RunResult::NoChanges).settle();
+    assert_eq!(world.status().requested_by, ["bob", "ada"]);
+    follows(&mut world, "ada", "main", "a");
+    assert!(world.status().requested_by.is_empty(), "undone");
+    follows(&mut world, "bob", "mine", "a");
+    changes(&mut world, "ada", &asks());
+    world.ends(RunResult::NoChanges).settle();
+    follows(&mut world, "ada", "mine", "b");
+    assert_eq!(named(&world), "bob\nada");
+    world.waits(1).ends(RunResult::Rejected).settle();
+    assert_eq!(world.status().requested_by, ["bob", "ada"]);
+    changes(&mut world, "ada", &asks());
+    world.waits(1).ends(RunResult::Applied).settle();
+    assert!(world.status().requested_by.is_empty(), "applied");
+    // Its run is gone.
+    world.runs.clear();
+    world.settle().later(60 * 27).settle();
+    assert_eq!((world.trigger().as_str(), named(&world)), ("Drift", "ada"));
+}
+
 #[test]
 fn run_of_a_commit_or_drift_names_the_last_requester() {
     let mut world = World::new().commit(1, "a");
@@ -101,8 +138,23 @@ fn destroy_names_who_changed_and_who_deleted() {
     world.settle();
     assert_eq!(
         (world.trigger().as_str(), named(&world)),
-        ("Deletion", "ada")
+        ("Deletion", "bob\nada")
     );
+}
+
+#[test]
+fn deletion_that_waits_keeps_its_requester() {
+    let mut world = World::new().commit(1, "a");
+    let destroys = json!({"spec": {"deletionPolicy": "Destroy", "suspend": true}});
+    changes(&mut world, "ada", &destroys);
+    changes(&mut world, "ada", &json!({"spec": {"suspend": false}}));
+    world.waits(1).ends(RunResult::Applied).settle();
+    world.change(&json!({"spec": {"suspend": true}})).settle();
+    changes(&mut world, "bob", &json!({}));
+    world.change(&json!({"metadata": {"deletionTimestamp": world.now}}));
+    world.settle();
+    changes(&mut world, "ada", &json!({"spec": {"suspend": false}}));
+    assert_eq!(named(&world), "bob\nada");
 }
 
 #[test]
@@ -120,15 +172,17 @@ fn unnamed_layer_makes_unnamed_runs() {
 }
 
 #[test]
-fn oldest_of_too_many_requesters_is_left_out() {
+fn more_requesters_than_a_run_may_have_stay_too_many() {
     let mut world = World::new().commit(1, "a");
-    for number in 0..=names::MAX_REQUESTERS {
-        changes(
-            &mut world,
-            &format!("user-{number}"),
-            &workspace(&format!("w{number}")),
-        );
+    let lines = |world: &World| named(world).lines().count();
+    for number in 0..names::MAX_REQUESTERS {
+        let who = format!("user-{number}");
+        changes(&mut world, &who, &workspace(&who));
     }
-    let lines: Vec<_> = named(&world).lines().collect();
-    assert_eq!((lines.len(), lines[0]), (names::MAX_REQUESTERS, "user-1"));
+    assert_eq!(lines(&world), names::MAX_REQUESTERS);
+    for who in ["one", "two", "user-9"] {
+        changes(&mut world, who, &workspace(who));
+        assert_eq!(lines(&world), names::MAX_REQUESTERS + 1, "{who}");
+    }
+    assert_eq!(world.status().requested_by.len(), names::MAX_REQUESTERS + 1);
 }

@@ -109,7 +109,7 @@ fn invalid_template_is_reported_and_creates_no_run() {
 #[test]
 fn defaults_of_another_namespace_name_nothing() {
     let from = json!({"secretKeyRef": {"name": "db", "key": "password"}});
-    let defaults = json!({"workspace": "w", "variables": [{"name": "v", "valueFrom": from}],
+    let defaults = json!({"parallelism": 3, "workspace": "w", "variables": [{"name": "v", "valueFrom": from}],
         "files": [{"path": ".netrc", "secretKeyRef": {"name": "db", "key": "password"}}]});
     let of = |owner: &str, template: &Value| {
         let patch = json!({"spec": {"template": template, "repository": {"namespace": owner}}});
@@ -123,16 +123,19 @@ fn defaults_of_another_namespace_name_nothing() {
     let world = of("platform", &json!({}));
     assert!(world.made.is_empty());
     assert_eq!(world.condition(READY), is("False", "TemplateInvalid"));
-    let text = "spec.defaults.files and spec.defaults.variables[].valueFrom of the repository name objects, and so apply only \
-                to layers in its namespace platform: set them in spec.template";
+    let text = "spec.defaults.files and spec.defaults.variables[].valueFrom and spec.defaults.workspace of the repository name objects \
+                or states, and so apply only to layers in its namespace platform: set them in spec.template";
     let waits = world.status().waits_for.unwrap();
     assert!(waits.contains(text), "{waits}");
     // The values remain.
-    let own = json!({"variables": [{"name": "v", "value": "x"}], "files": []});
+    let own = json!({"variables": [{"name": "v", "value": "x"}], "files": [], "workspace": "own"});
     let world = of("platform", &own);
     assert_eq!(world.made.len(), 1, "{:?}", world.status());
     let spec = &world.runs[0].spec;
-    assert_eq!((spec.workspace.as_str(), spec.files.len()), ("w", 0));
+    assert_eq!(
+        (spec.workspace.as_str(), spec.parallelism, spec.files.len()),
+        ("own", Some(3), 0)
+    );
     let world = of("team", &json!({}));
     assert_eq!(world.made.len(), 1);
     assert_eq!(world.runs[0].spec.files.len(), 1);
