@@ -54,6 +54,7 @@ pub fn is_of_the_file(error: &io::Error) -> bool {
             | io::ErrorKind::NotADirectory
             | io::ErrorKind::IsADirectory
             | io::ErrorKind::InvalidFilename
+            | io::ErrorKind::FileTooLarge
             | io::ErrorKind::InvalidData
     ) || error.raw_os_error() == Some(nix::libc::ELOOP)
 }

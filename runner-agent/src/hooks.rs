@@ -125,14 +125,14 @@ pub fn secrets(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Parses a hook's values: lines `KEY=value`; later ones win. `refused` returns the effect of a name that a hook may not set.
+/// Parses a hook's values: lines `KEY=value`; later ones win. `refused` returns why a hook may not set a name.
 ///
 /// # Errors
 /// The values are invalid. The error contains no value.
 pub fn values(
     text: &str,
     when: HookWhen,
-    refused: impl Fn(&str) -> Option<&'static str>,
+    refused: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<(String, String)>, String> {
     let mut values = Vec::new();
     for (n, line) in text
@@ -149,9 +149,7 @@ pub fn values(
             .filter(|(name, value)| is_name(name) && !value.contains('\0'))
             .ok_or_else(|| format!("line {} of what it hands over is not NAME=value", n + 1))?;
         if let Some(why) = refused(name) {
-            return Err(format!(
-                "it hands over {name}, which {why}; a script may set it itself"
-            ));
+            return Err(format!("it hands over {name}, which {why}"));
         }
         if name.starts_with("TF_VAR_") && !when.is_before_plan() {
             return Err(format!(
@@ -245,8 +243,11 @@ mod tests {
 
     #[test]
     fn values_are_lines_and_errors_contain_no_secret() {
-        let of =
-            |text: &str, when| values(text, when, |name| (name == "PATH").then_some("would steer"));
+        let of = |text: &str, when| {
+            values(text, when, |name| {
+                (name == "PATH").then(|| "would steer".to_owned())
+            })
+        };
         let found = of("A=b=c\n\n_D=\nA=e f\n", HookWhen::BeforeApply).unwrap();
         let found: Vec<_> = found
             .iter()
@@ -269,7 +270,7 @@ mod tests {
         }
         assert!(
             of("PATH=/evil", HookWhen::BeforePlan).unwrap_err()
-                == "it hands over PATH, which would steer; a script may set it itself"
+                == "it hands over PATH, which would steer"
         );
         assert!(of("TF_VAR_a=1", HookWhen::BeforePlan).is_ok());
         for when in [

@@ -94,3 +94,16 @@ async fn unreadable_directory_is_the_codes_fault() {
     let next_step = a.api.status().next_step;
     assert!(next_step.is_some_and(|step| !step.is_empty()));
 }
+
+#[tokio::test]
+async fn file_of_any_size_is_not_read_for_the_checksum() {
+    let mut a = with_places(&json!({}), &[("PLAN", "truncate -s 1T big")]);
+    let failure = a
+        .fails(FailureClass::Configuration, reason::SOURCE_INVALID)
+        .await;
+    let message = failure.message;
+    assert!(
+        message.contains("/big: with its 1099511627776 bytes the files have more than 16 GiB"),
+        "{message}"
+    );
+}

@@ -1,5 +1,7 @@
 //! A stack that is fetched from a repository.
 
+use std::{path::Path, process::Command};
+
 use anyhow::{Result, ensure};
 use crds::{FailureClass, reason};
 use servers::{
@@ -66,6 +68,20 @@ fn planned_and_applied(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// Commits 210000 files in four objects, to the branch `bomb`.
+fn bomb(repo: &Path) -> Result<()> {
+    let script = "set -e; file=$(git hash-object -w --stdin </dev/null); \
+        tree=$(for n in $(seq 300); do printf \"100644 blob $file\\t$n\\n\"; done | git mktree); \
+        tree=$(for n in $(seq 700); do printf \"040000 tree $tree\\t$n\\n\"; done | git mktree); \
+        git update-ref refs/heads/bomb $(git -c user.name=a -c user.email=a@b commit-tree -m bomb $tree)";
+    let made = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(repo)
+        .output()?;
+    ensure!(made.status.success(), "{made:?}");
+    Ok(())
+}
+
 fn refused(lab: &Lab) -> Result<()> {
     use FailureClass::{Configuration, Transient};
     let (place, files, runtime) = (lab.place("tofu", &[])?, tempfile::tempdir()?, runtime()?);
@@ -77,6 +93,7 @@ fn refused(lab: &Lab) -> Result<()> {
         )?;
     }
     git.fail("broken", Failure::Status(500));
+    bomb(&files.path().join("stacks.git"))?;
     let refused = |place_of_it: &str, said: &str| -> Result<()> {
         let text = place.ends(1, &["apply", place_of_it])?;
         holds(&text, said)?;
@@ -128,6 +145,12 @@ fn refused(lab: &Lab) -> Result<()> {
             "error: 500",
             Transient,
             reason::SOURCE_UNREACHABLE,
+        ),
+        (
+            format!("{url}?ref=bomb"),
+            "was not checked out: it has more than 200000 files and directories",
+            Configuration,
+            reason::SOURCE_INVALID,
         ),
         // Nothing listens on the discard port.
         (

@@ -10,7 +10,13 @@ use std::{
 };
 
 use crds::Reason;
-use source::{Repository, git::is_refused, git_errors::contents_refused, lfs};
+use source::{
+    Repository,
+    git::is_refused,
+    git_errors::contents_refused,
+    lfs,
+    snapshot::{self, listing},
+};
 
 use crate::{
     failure::Problem,
@@ -21,8 +27,8 @@ use crate::{
 
 /// Maximum size of a tree listing, and the number of files and directories that a snapshot may have.
 const MAX_TREE: Most = Most {
-    bytes: 64 << 20,
-    records: source::snapshot::LIMITS.entries,
+    bytes: listing::MAX_LISTING,
+    records: snapshot::LIMITS.entries,
 };
 /// Maximum size of code in one read, in bytes.
 const MAX_CODE: usize = 256 << 20;
@@ -318,13 +324,8 @@ impl Mirror<'_> {
     /// # Errors
     /// When the mirror does not have it.
     pub async fn tree(&self, commit: &str) -> Result<Tree, Problem> {
-        let listing = self
-            .read(
-                &["ls-tree", "-r", "-t", "-l", "-z", "--full-tree", commit],
-                Vec::new(),
-                MAX_TREE,
-            )
-            .await?;
+        let list: Vec<&str> = listing::LIST.into_iter().chain([commit]).collect();
+        let listing = self.read(&list, Vec::new(), MAX_TREE).await?;
         Tree::parse(&listing).map_err(|message| Problem::new(Reason::SourceInvalid, message))
     }
 

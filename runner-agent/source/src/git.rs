@@ -4,13 +4,17 @@
 use std::{
     error::Error,
     ffi::OsString,
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
 };
 
 use crate::{
     credentials::Login,
     git_errors::{Ended, FetchError, Refusal, refused},
+    snapshot::{
+        LIMITS,
+        listing::{LIST, within},
+    },
     ssh,
     url::{Transport, Url, is_commit, is_revision},
 };
@@ -27,6 +31,18 @@ pub trait Git {
         env: &[(OsString, OsString)],
         dir: &Path,
     ) -> impl Future<Output = Result<Ended, Self::Error>> + Send;
+
+    /// Like [`Self::run_git`], with standard output to `read`. Git is ended once `read` has returned. By default nothing runs: a user
+    /// that checks nothing out needs no listing.
+    fn read_git<T: Send + 'static>(
+        &self,
+        _args: &[&str],
+        _env: &[(OsString, OsString)],
+        _dir: &Path,
+        _read: fn(File) -> T,
+    ) -> impl Future<Output = Result<Option<T>, Self::Error>> + Send {
+        async { Ok(None) }
+    }
 }
 
 /// One revision of a repository, with the credentials for its servers.
@@ -172,6 +188,19 @@ impl Repository {
             if is_commit(revision) {
                 target = revision;
             }
+        }
+        let list: Vec<&str> = LIST.into_iter().chain([target]).collect();
+        let listed = git
+            .read_git(&list, &env, root, |listing| within(listing, &LIMITS))
+            .await
+            .map_err(FetchError::NotRun)?;
+        if let Some(Err(limit)) = listed {
+            return Err(FetchError::Refused {
+                refusal: Refusal::Invalid,
+                message: format!(
+                    "{revision} of {url} was not checked out: it has more than {limit}"
+                ),
+            });
         }
         let checkout = run(&["checkout", "--quiet", "--detach", "--force", target, "--"]).await?;
         if checkout.code != 0 {

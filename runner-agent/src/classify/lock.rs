@@ -1,6 +1,8 @@
 //! Reads the lock of a state from an error of the tool.
 
-use crds::{Failure, StateLock, reason, text::clip};
+use crds::{Diagnostic, Failure, StateLock, reason, text::clip};
+
+use super::rows::is_of_lock;
 
 /// `by WHO since CREATED`, from the lock info of a diagnostic.
 pub(super) fn lock_owner(detail: &str) -> Option<String> {
@@ -16,6 +18,28 @@ pub(super) fn lock_owner(detail: &str) -> Option<String> {
         Some(created) => format!("by {who} since {created}"),
         None => format!("by {who}"),
     })
+}
+
+/// The directory of a file that the tool could not create for its lock. The tools report it like a held lock:
+/// `Error message: open DIR/.terraform.tfstate.lock.info: permission denied`.
+pub(super) fn unwritable(error: &Diagnostic) -> Option<&str> {
+    if error.file.is_some() || error.address.is_some() || !is_of_lock(&error.summary) {
+        return None;
+    }
+    let line = error
+        .detail
+        .as_deref()?
+        .lines()
+        .next()?
+        .strip_prefix("Error message: ")?;
+    let (call, _cause) = line.rsplit_once(": ")?;
+    let file = call
+        .strip_prefix("open ")
+        .or_else(|| call.strip_prefix("mkdir "))?;
+    Some(
+        file.rsplit_once('/')
+            .map_or(".", |(directory, _)| directory),
+    )
 }
 
 /// Used if the backend does not name the holder.

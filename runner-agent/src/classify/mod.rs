@@ -27,8 +27,8 @@ use crds::{
     text::clip,
 };
 
-use lock::lock_owner;
 pub use lock::{UNKNOWN, held_by, lock};
+use lock::{lock_owner, unwritable};
 pub use plain::parse;
 use plain::{in_source, last_words};
 pub use rows::{is_disk_full, text};
@@ -122,6 +122,17 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if let (true, Some(owner)) = (reason == Reason::StateLocked, lock) {
         message = format!("{step} failed: the state is locked {owner}");
     }
+    if let Some(directory) = errors.first().and_then(unwritable) {
+        let directory = in_source(&said.below, directory);
+        message = format!(
+            "{step} failed: the tool cannot write to directory {}, where the state or its lock is: {said_text}",
+            if directory.is_empty() {
+                "."
+            } else {
+                &directory
+            }
+        );
+    }
     Failure {
         class,
         diagnostics: errors,
@@ -202,6 +213,7 @@ fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, Reason)> {
     let of_tool = error.file.is_none() && error.address.is_none();
     Some(match reason {
         Reason::StateLocked if !of_tool || !rows::is_of_lock(&error.summary) => return None,
+        Reason::StateLocked if unwritable(error).is_some() => (Configuration, generic(step)),
         Reason::StalePlan | Reason::StateNotSaved if !of_tool => return None,
         Reason::ProviderUnreachable if bare => (class, Reason::BackendUnreachable),
         Reason::VariableInvalid if in_code => (class, Reason::InvalidConfiguration),

@@ -497,6 +497,7 @@ fn directory_that_cannot_be_written_is_no_lock() {
         ),
         ("mkdir ../state/a: read-only file system", "net", "state"),
         ("open /state/a.tfstate: permission denied", "net", "/state"),
+        ("open state/a.tfstate: not a directory", "", "state"),
     ] {
         let detail = format!("Error message: {call}\n\nOpenTofu acquires a state lock to");
         let told = diagnostic("Error acquiring the state lock", &detail, None);

@@ -49,7 +49,7 @@ const LOADS: &str = "would load other code than is approved";
 const RUNS: &str = "would run another program than is approved";
 const WRITES: &str = "would write to a path of its own";
 
-/// The first row that matches a name counts.
+/// The first row that matches a name counts. `TG_*` also stands for `TERRAGRUNT_*`, Terragrunt's prefix before 0.73.
 const ROWS: &[Row] = &[
     never("PAWL_*", STEERS, "Pawl: design/0003, 0024"),
     never(
@@ -77,24 +77,22 @@ const ROWS: &[Row] = &[
     // `external` key providers run a command of the value; so does a method that a later value adds.
     at_creation("TF_ENCRYPTION", RUNS, "OpenTofu: State and Plan Encryption"),
     never(
-        "TG_CONFIG TG_DOWNLOAD TG_DOWNLOAD_DIR TG_SOURCE TG_SOURCE_MAP TG_SOURCE_UPDATE TG_TFPATH TG_TF_PATH TG_WORKING_DIR \
-         TERRAGRUNT_CONFIG TERRAGRUNT_DOWNLOAD TERRAGRUNT_DOWNLOAD_DIR TERRAGRUNT_SOURCE TERRAGRUNT_SOURCE_MAP \
-         TERRAGRUNT_SOURCE_UPDATE TERRAGRUNT_TFPATH TERRAGRUNT_TF_PATH TERRAGRUNT_WORKING_DIR",
+        "TG_CONFIG TG_DOWNLOAD TG_DOWNLOAD_DIR TG_SOURCE TG_SOURCE_MAP TG_SOURCE_UPDATE TG_TFPATH TG_TF_PATH TG_WORKING_DIR",
         LOADS,
         "Terragrunt: CLI options",
     ),
     at_creation(
-        "TG_AUTH_PROVIDER_CMD TERRAGRUNT_AUTH_PROVIDER_CMD",
+        "TG_AUTH_PROVIDER_CMD",
         RUNS,
         "Terragrunt: auth-provider-cmd",
     ),
     at_creation(
-        "TG_EXPERIMENTAL_ENGINE TG_ENGINE_* TG_PROVIDER_CACHE_DIR TERRAGRUNT_PROVIDER_CACHE_DIR",
+        "TG_EXPERIMENTAL_ENGINE TG_ENGINE_* TG_PROVIDER_CACHE_DIR",
         LOADS,
         "Terragrunt: IaC Engine, Provider Cache Server",
     ),
     at_creation(
-        "TG_OUT_DIR TG_JSON_OUT_DIR TG_REPORT_FILE TG_INPUTS_DEBUG TERRAGRUNT_OUT_DIR TERRAGRUNT_JSON_OUT_DIR TERRAGRUNT_DEBUG",
+        "TG_OUT_DIR TG_JSON_OUT_DIR TG_REPORT_FILE TG_INPUTS_DEBUG TG_DEBUG",
         WRITES,
         "Terragrunt: CLI options",
     ),
@@ -240,9 +238,13 @@ const ROWS: &[Row] = &[
 
 /// The effect of a name that is refused at this moment, or `None` if it is allowed.
 pub(super) fn refused(name: &str, moment: Moment) -> Option<&'static str> {
+    let listed = match name.strip_prefix("TERRAGRUNT_") {
+        Some(rest) => &format!("TG_{rest}"),
+        None => name,
+    };
     let matches = |word: &str| match word.strip_suffix('*') {
-        Some(stem) => name.starts_with(stem),
-        None => name == word,
+        Some(stem) => listed.starts_with(stem),
+        None => listed == word,
     };
     let by_row = ROWS
         .iter()
@@ -250,6 +252,17 @@ pub(super) fn refused(name: &str, moment: Moment) -> Option<&'static str> {
         .filter(|row| moment == Moment::Later || !row.creation)
         .map(|row| row.effect);
     by_row.or_else(|| (moment == Moment::Later && names_a_program(name)).then_some(RUNS))
+}
+
+/// Why a hook may not hand over a name, and where the name may be set instead.
+pub(super) fn refused_to_hooks(name: &str) -> Option<String> {
+    let effect = refused(name, Moment::Later)?;
+    let or_spec = if refused(name, Moment::Creation).is_none() {
+        ", or name it in spec.env"
+    } else {
+        ""
+    };
+    Some(format!("{effect}; a script may set it itself{or_spec}"))
 }
 
 /// Whether a name without a row is of a form that programs use for commands, helpers and plugins. npm takes its names in any case.
@@ -279,12 +292,12 @@ mod tests {
     #[test]
     fn names_that_bring_code_are_refused_by_moment() {
         let never = "TF_REATTACH_PROVIDERS TF_PLUGIN_CACHE_DIR BASH_ENV PYTHONPATH NODE_OPTIONS GCONV_PATH TG_SOURCE TERRAGRUNT_SOURCE \
-                     TG_DOWNLOAD_DIR TERRAGRUNT_DOWNLOAD TF_LOG_PATH PATH LD_AUDIT TF_CLI_ARGS_apply PAWL_HOOK_VALUES BASH_FUNC_ls";
+                     TG_DOWNLOAD_DIR TERRAGRUNT_DOWNLOAD TERRAGRUNT_TFPATH TF_LOG_PATH PATH LD_AUDIT TF_CLI_ARGS_apply PAWL_HOOK_VALUES BASH_FUNC_ls";
         let creation = "TF_ENCRYPTION GIT_CONFIG_COUNT GIT_CONFIG_KEY_0 GIT_CONFIG_VALUE_0 GIT_CONFIG_GLOBAL GIT_EXEC_PATH GIT_EXTERNAL_DIFF \
                         GIT_SSH GIT_SSH_COMMAND GIT_TRACE2_EVENT DOTNET_STARTUP_HOOKS PYTHONSTARTUP PYTHONINSPECT LUA_INIT LUA_INIT_5_4 \
                         KUBECONFIG AWS_CONFIG_FILE CLOUDSDK_PYTHON TG_AUTH_PROVIDER_CMD ZIPOPT GH_PATH SOPS_AGE_KEY_CMD \
-                        Npm_config_script_shell RSYNC_CONNECT_PROG";
-        let free = "ENV PYTHONUNBUFFERED TF_VAR_source TF_VAR_GIT_SSH TF_VAR_LOGIN_CMD TF_LOG TF_TOKEN_app TG_LOG_LEVEL SOURCE AWS_PROFILE GIT_AUTHOR_NAME \
+                        Npm_config_script_shell RSYNC_CONNECT_PROG TERRAGRUNT_ENGINE_CACHE_PATH TERRAGRUNT_DEBUG";
+        let free = "ENV PYTHONUNBUFFERED TF_VAR_source TF_VAR_GIT_SSH TF_VAR_LOGIN_CMD TF_LOG TF_TOKEN_app TG_LOG_LEVEL TERRAGRUNT_LOG_LEVEL SOURCE AWS_PROFILE GIT_AUTHOR_NAME \
                     KUBE_TOKEN GOOGLE_APPLICATION_CREDENTIALS VAULT_TOKEN DOTNET_CLI_TELEMETRY_OPTOUT";
         for (names, at_creation, later) in [
             (never, false, false),
@@ -297,6 +310,21 @@ mod tests {
                 assert_eq!(found, (at_creation, later), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn hooks_are_told_where_a_name_may_be_set() {
+        assert_eq!(
+            refused_to_hooks("KUBECONFIG").as_deref(),
+            Some(
+                "would run another program than is approved; a script may set it itself, or name it in spec.env"
+            )
+        );
+        assert_eq!(
+            refused_to_hooks("BASH_ENV").as_deref(),
+            Some("would load other code than is approved; a script may set it itself")
+        );
+        assert_eq!(refused_to_hooks("AWS_PROFILE"), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
+    fs::File,
     path::{Path, PathBuf},
 };
 
@@ -17,7 +18,7 @@ use crate::{
     classify::{OrInternal as _, internal, not_run},
     files,
     ports::{Notice, Notices},
-    process::{Command, Role, RunError},
+    process::{Command, Role, RunError, stream},
     settings::nonce,
 };
 
@@ -183,13 +184,7 @@ impl Git for PhaseRunner {
         env: &[(OsString, OsString)],
         dir: &Path,
     ) -> Result<Ended, RunError> {
-        let command = Command {
-            program: "git".into(),
-            args: args.iter().map(OsString::from).collect(),
-            env: env.to_vec(),
-            dir: dir.to_path_buf(),
-            role: Role::Other,
-        };
+        let command = git(args, env, dir);
         let (notices, _) = tokio::sync::mpsc::unbounded_channel();
         let mut events = self.events(dir, &notices).quiet();
         let exit = self.children.run(&command, &mut events).await?;
@@ -203,6 +198,35 @@ impl Git for PhaseRunner {
             told: exit.told,
             output,
         })
+    }
+
+    async fn read_git<T: Send + 'static>(
+        &self,
+        args: &[&str],
+        env: &[(OsString, OsString)],
+        dir: &Path,
+        read: fn(File) -> T,
+    ) -> Result<Option<T>, RunError> {
+        let command = git(args, env, dir);
+        let (reader, writer) = stream(&command).map_err(RunError::Spawn)?;
+        // The pipe closes with the reader, and a signal ends git.
+        let found = tokio::task::spawn_blocking(move || read(File::from(reader)));
+        let (notices, _) = tokio::sync::mpsc::unbounded_channel();
+        let mut events = self.events(dir, &notices).quiet();
+        self.children
+            .run_into(&command, writer, &mut events)
+            .await?;
+        Ok(found.await.ok())
+    }
+}
+
+fn git(args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> Command {
+    Command {
+        program: "git".into(),
+        args: args.iter().map(OsString::from).collect(),
+        env: env.to_vec(),
+        dir: dir.to_path_buf(),
+        role: Role::Other,
     }
 }
 

@@ -211,9 +211,7 @@ impl PhaseRunner {
                 "hands over values that cannot be read: {error}"
             )))
         })?;
-        let values = hooks::values(&text, hook.when, |name| {
-            env_names::refused(name, env_names::Moment::Later)
-        });
+        let values = hooks::values(&text, hook.when, env_names::refused_to_hooks);
         let values = values
             .map_err(|error| Reason::HookInvalid.failure(named(&format!("failed: {error}"))))?;
         guard(&self.hooks).values.extend(values);

@@ -47,6 +47,7 @@ mod variables;
 use std::{
     ffi::OsString,
     fs::File,
+    io,
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -210,13 +211,14 @@ impl PhaseRunner {
                 plan: files::left(&plan, MAX_PLAN)
                     .and_then(files::digest)
                     .or_internal(FAILED)?,
-                lock: lock_digest(&stack, if in_place { None } else { Some(&root) })?,
                 work: if in_place {
                     folder_digest(&stack)
                 } else {
                     source_digest(&root, &below, &given_files::apart(&given, &below))
                 }
                 .map_err(|error| unread(&error, in_place))?,
+                // One of the files above, whose size is bounded.
+                lock: lock_digest(&stack, if in_place { None } else { Some(&root) })?,
                 tool,
             };
             Ok((checksum(&facts, &digests), Parts::of(&facts, &digests)))
@@ -278,7 +280,9 @@ fn unread(error: &TreeError, in_place: bool) -> Failure {
     if !files::is_of_the_file(error.error()) {
         return classify::internal("the manifest cannot be computed", error);
     }
-    let why = if in_place {
+    let why = if error.error().kind() == io::ErrorKind::FileTooLarge {
+        "the checksum covers all of them, so large files belong elsewhere"
+    } else if in_place {
         "the checksum covers the whole folder, so the user of this command has to be able to read it"
     } else {
         "code of the stack or a hook made it so, since a source has no such file"

@@ -2,7 +2,8 @@
 
 use std::{
     ffi::OsStr,
-    fs, io,
+    fs,
+    io::{self, Read as _},
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
@@ -11,6 +12,9 @@ use crds::text::clip;
 use sha2::{Digest, Sha256};
 
 use crate::files;
+
+/// Maximum size of all files in a digest, in bytes: four times that of a source. Code may leave a sparse file of any size.
+const MAX_SIZE: u64 = 16 << 30;
 
 /// A file or directory cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -28,8 +32,8 @@ impl TreeError {
 
 /// The digest of everything below `root`, except paths (relative to `root`) for which `skip` returns true.
 pub(super) fn digest(root: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<String, TreeError> {
-    let mut hasher = Sha256::new();
-    walk(root, Path::new(""), skip, &mut hasher)?;
+    let (mut hasher, mut left) = (Sha256::new(), MAX_SIZE);
+    walk(root, Path::new(""), skip, &mut hasher, &mut left)?;
     Ok(hex::encode(hasher.finalize()))
 }
 
@@ -38,6 +42,7 @@ fn walk(
     below: &Path,
     skip: &dyn Fn(&Path) -> bool,
     hasher: &mut Sha256,
+    left: &mut u64,
 ) -> Result<(), TreeError> {
     let dir = root.join(below);
     let at = |path: &Path| {
@@ -60,7 +65,7 @@ fn walk(
         let kind = meta.file_type();
         if kind.is_dir() {
             entry(hasher, b"dir", relative.as_os_str(), b"");
-            walk(root, &relative, skip, hasher)?;
+            walk(root, &relative, skip, hasher, left)?;
         } else if kind.is_symlink() {
             let target = fs::read_link(&path).map_err(at(&path))?;
             entry(
@@ -70,9 +75,7 @@ fn walk(
                 target.as_os_str().as_bytes(),
             );
         } else if kind.is_file() {
-            let content = files::regular(&path)
-                .and_then(files::digest)
-                .map_err(at(&path))?;
+            let content = content(&path, left).map_err(at(&path))?;
             let word: &[u8] = if meta.mode() & 0o111 == 0 {
                 b"file"
             } else {
@@ -83,6 +86,20 @@ fn walk(
         // Pipes, sockets and devices are skipped: reading one might block forever, and a bundle contains none.
     }
     Ok(())
+}
+
+/// The digest of a file's content, whose size it takes from `left`.
+fn content(path: &Path, left: &mut u64) -> io::Result<String> {
+    let file = files::regular(path)?;
+    let size = file.metadata()?.len();
+    *left = left.checked_sub(size).ok_or_else(|| {
+        let text = format!(
+            "with its {size} bytes the files have more than {} GiB",
+            MAX_SIZE >> 30
+        );
+        io::Error::new(io::ErrorKind::FileTooLarge, text)
+    })?;
+    files::digest(file.take(size))
 }
 
 /// Length prefixes make the encoding of entries unambiguous.

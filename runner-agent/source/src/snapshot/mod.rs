@@ -6,6 +6,7 @@
 //!
 //! The reader trusts nothing in it: it computes the commit id from the files as git does.
 
+pub mod listing;
 pub mod object;
 mod pack;
 mod unpack;
