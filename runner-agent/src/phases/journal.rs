@@ -150,7 +150,7 @@ impl PhaseRunner {
         let command = self
             .command(shell, ["state", "pull"])
             .map_err(|failure| failure.message)?;
-        let (reader, writer) = stream(&command)
+        let (reader, writer) = stream(&command.role)
             .map_err(|error| format!("there is no stream for its output: {error}"))?;
         let found = tokio::task::spawn_blocking(move || read(File::from(reader)));
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
