@@ -1,55 +1,32 @@
-//! Embeds the web UI, if it is built (`controller/ui/dist`): lists its files as `(name, content)`.
+//! Makes the table of the web UI's files from `../ui/dist`. Without that folder the table is empty, and Node is not needed.
 
-use std::{
-    env,
-    error::Error,
-    fmt::Write as _,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{env, fs, path::Path};
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let dist = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../ui/dist");
-    // A path that does not exist counts as changed each time.
-    let watched = if dist.exists() {
-        "../ui/dist"
-    } else {
-        "../ui/package.json"
-    };
-    println!("cargo::rerun-if-changed={watched}");
-    println!("cargo::rerun-if-changed=build.rs");
-    let mut files = Vec::new();
-    if dist.exists() {
-        list(&dist, &dist, &mut files)?;
-    }
-    files.sort();
-    let mut code = String::from("&[\n");
-    for (name, path) in &files {
-        if !files
-            .iter()
-            .any(|(other, _)| *other == format!("{name}.br"))
-        {
-            writeln!(code, "    ({name:?}, include_bytes!({path:?})),")?;
+fn main() {
+    let dist = Path::new(&env::var("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../ui/dist");
+    println!("cargo::rerun-if-changed={}", dist.display());
+    let mut rows = String::new();
+    for folder in ["", "assets/"] {
+        let mut names: Vec<_> = fs::read_dir(dist.join(folder))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| dist.join(folder).join(format!("{name}.br")).is_file())
+            .collect();
+        names.sort();
+        for name in names {
+            let path = dist.join(folder).join(&name);
+            let path = path.display();
+            rows.push_str(&format!(
+                "Asset {{ name: {:?}, plain: include_bytes!({:?}), brotli: include_bytes!({:?}) }},\n",
+                format!("{folder}{name}"),
+                path.to_string(),
+                format!("{path}.br"),
+            ));
         }
     }
-    code.push(']');
-    fs::write(Path::new(&env::var("OUT_DIR")?).join("files.rs"), code)?;
-    Ok(())
-}
-
-fn list(
-    top: &Path,
-    directory: &Path,
-    files: &mut Vec<(String, PathBuf)>,
-) -> Result<(), Box<dyn Error>> {
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            list(top, &path, files)?;
-        } else {
-            let name = path.strip_prefix(top)?.display().to_string();
-            files.push((name, path));
-        }
-    }
-    Ok(())
+    let out = Path::new(&env::var("OUT_DIR").unwrap_or_default()).join("assets.in");
+    fs::write(&out, format!("&[\n{rows}]\n"))
+        .unwrap_or_else(|error| panic!("cannot write {}: {error}", out.display()));
 }

@@ -1,160 +1,190 @@
-//! The web UI, embedded at build time. Every page has the same document; its `<base href>` is the base path.
-
-use std::sync::Arc;
+//! The files of the web UI, embedded by `build.rs` from `controller/ui/dist`.
 
 use axum::{
-    extract::State,
-    http::{HeaderMap, HeaderName, StatusCode, Uri, header},
+    Router,
+    body::Bytes,
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse as _, Response},
 };
 
-use crate::{Console, problem::Problem};
+use crate::problem::Problem;
 
-/// Files of `controller/ui/dist` by name; `.br` is compressed.
-const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
+struct Asset {
+    /// The path below the base path.
+    name: &'static str,
+    plain: &'static [u8],
+    brotli: &'static [u8],
+}
 
-/// The document of a controller that was built without the UI.
-const NOT_BUILT: &str = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Pawl</title></head><body><h1>This \
-    controller was built without the web UI</h1><p>The REST API is there: <code>/api/v1</code>. To build the UI, with Node 20.19 or \
-    later: <code>cd controller/ui &amp;&amp; npm ci &amp;&amp; npm run build</code>, then build the controller again.</p></body></html>";
+static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.in"));
 
-/// Answers a path outside of the API: a file of the UI, or the document of its pages.
-pub async fn serve(State(console): State<Arc<Console>>, headers: HeaderMap, uri: Uri) -> Response {
-    answer(FILES, console.address.base(), &headers, uri.path())
+/// The page of a build without the UI.
+const MISSING: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Pawl</title><h1>Pawl was built without its web UI</h1>\
+    <p>In controller/ui: <code>npm ci &amp;&amp; npm run build</code>, then build the controller again. The REST API works.</p>";
+
+/// Serves the files, and the page for each other path outside of `/api`. `base` is the path of `--url`, empty or without a slash at its
+/// end.
+pub fn router<S: Clone + Send + Sync + 'static>(base: &str) -> Router<S> {
+    let page = Bytes::from(page(base, ASSETS));
+    Router::new().fallback(move |method: Method, uri: Uri, headers: HeaderMap| {
+        let page = page.clone();
+        async move { answer(&page, ASSETS, &method, uri.path(), &headers) }
+    })
+}
+
+/// `index.html` with the base path. The Content-Security-Policy forbids a `<base>`, so the URLs themselves get it.
+fn page(base: &str, assets: &[Asset]) -> String {
+    let Some(index) = assets.iter().find(|asset| asset.name == "index.html") else {
+        return MISSING.to_owned();
+    };
+    let base = base.replace('&', "&amp;").replace('"', "&quot;");
+    String::from_utf8_lossy(index.plain)
+        .replace("\"./assets/", &format!("\"{base}/assets/"))
+        .replace(
+            "name=\"pawl-base\" content=\"\"",
+            &format!("name=\"pawl-base\" content=\"{base}\""),
+        )
 }
 
 fn answer(
-    files: &[(&str, &'static [u8])],
-    base: &str,
-    headers: &HeaderMap,
+    page: &Bytes,
+    assets: &'static [Asset],
+    method: &Method,
     path: &str,
+    headers: &HeaderMap,
 ) -> Response {
     let name = path.trim_start_matches('/');
-    if name == "api" || name.starts_with("api/") {
-        return Problem::new(
-            StatusCode::NOT_FOUND,
-            "NotFound",
-            "there is no such path; /api/v1/openapi.json describes the API",
-        )
-        .into_response();
+    let is_other = name == "api" || name.starts_with("api/") || name == "hooks";
+    if is_other || !matches!(*method, Method::GET | Method::HEAD) {
+        return not_found(path);
     }
-    let of = |name: &str| {
-        files
-            .iter()
-            .find(|(other, _)| *other == name)
-            .map(|(_, bytes)| *bytes)
+    if !name.starts_with("assets/") {
+        return with_headers("text/html; charset=utf-8", "no-cache", page.clone());
+    }
+    let Some(asset) = assets.iter().find(|asset| asset.name == name) else {
+        return not_found(path);
     };
-    // An asset of another version is not found rather than the document: a page that is open during an upgrade can tell.
-    if name.starts_with("assets/") || name == "icon.svg" {
-        // A proxy may remove the header with which browsers accept brotli.
-        let compressed = of(&format!("{name}.br")).filter(|_| accepts_brotli(headers));
-        let Some(bytes) = compressed.or_else(|| of(name)) else {
-            return StatusCode::NOT_FOUND.into_response();
-        };
-        // Names of assets contain a hash of their content.
-        let cached = if name.starts_with("assets/") {
-            "public, max-age=31536000, immutable"
-        } else {
-            "public, max-age=3600"
-        };
-        let mut response = (head(kind(name), cached), bytes).into_response();
-        if compressed.is_some() {
-            response.headers_mut().insert(
-                header::CONTENT_ENCODING,
-                header::HeaderValue::from_static("br"),
-            );
-        }
-        return response;
-    }
-    let document = of("index.html").map_or(NOT_BUILT.into(), String::from_utf8_lossy);
-    let base = format!("<base href=\"{}/\"", escaped(base));
-    let document = document.replacen("<base href=\"/\"", &base, 1);
-    (head("text/html; charset=utf-8", "no-cache"), document).into_response()
-}
-
-fn head(kind: &'static str, cached: &'static str) -> [(HeaderName, &'static str); 2] {
-    [
-        (header::CONTENT_TYPE, kind),
-        (header::CACHE_CONTROL, cached),
-    ]
-}
-
-fn kind(name: &str) -> &'static str {
-    match name.rsplit_once('.').map(|(_, extension)| extension) {
-        Some("js") => "text/javascript; charset=utf-8",
-        Some("css") => "text/css; charset=utf-8",
-        Some("svg") => "image/svg+xml",
+    let kind = match name.rsplit('.').next() {
+        Some("js") => "text/javascript",
+        Some("css") => "text/css",
         _ => "application/octet-stream",
-    }
-}
-
-fn accepts_brotli(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(header::ACCEPT_ENCODING).iter();
-    accepted
+    };
+    let accepts = headers.get_all(header::ACCEPT_ENCODING).iter();
+    let is_brotli = accepts
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .any(|coding| ["br", "*"].contains(&coding.split(';').next().unwrap_or_default().trim()))
+        .any(|word| {
+            let mut parts = word.split(';').map(str::trim);
+            parts.next() == Some("br") && parts.all(|part| part != "q=0")
+        });
+    let body = if is_brotli { asset.brotli } else { asset.plain };
+    // The name changes with the content.
+    let cache = "public, max-age=31536000, immutable";
+    let mut response = with_headers(kind, cache, Bytes::from_static(body));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::VARY,
+        HeaderValue::from_static(header::ACCEPT_ENCODING.as_str()),
+    );
+    if is_brotli {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("br"));
+    }
+    response
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('"', "&quot;")
-        .replace('<', "&lt;")
+fn with_headers(kind: &'static str, cache: &'static str, body: Bytes) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, cache),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, body).into_response()
+}
+
+fn not_found(path: &str) -> Response {
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "NotFound",
+        format!("there is nothing at {path}; nothing was changed"),
+    )
+    .into_response()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BUILT: &[(&str, &[u8])] = &[
-        (
-            "index.html",
-            b"<html><head><base href=\"/\" /></head></html>",
-        ),
-        ("assets/index-1.js", b"plain"),
-        ("assets/index-1.js.br", b"compressed"),
+    static TABLE: &[Asset] = &[
+        Asset {
+            name: "assets/a-1.js",
+            plain: b"plain",
+            brotli: b"br",
+        },
+        Asset {
+            name: "index.html",
+            plain: b"<meta name=\"pawl-base\" content=\"\" /><script src=\"./assets/a-1.js\">",
+            brotli: b"",
+        },
     ];
 
-    async fn text(response: Response) -> String {
-        let body = axum::body::to_bytes(response.into_body(), 1 << 20)
-            .await
-            .unwrap();
-        String::from_utf8(body.to_vec()).unwrap()
+    fn get(path: &str, accept: &'static str) -> Response {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(accept));
+        let page = Bytes::from(page("/pawl", TABLE));
+        answer(&page, TABLE, &Method::GET, path, &headers)
     }
 
-    #[tokio::test]
-    async fn each_page_has_the_document_with_the_base_path() {
-        let response = answer(BUILT, "/infra", &HeaderMap::new(), "/runs/prod/net");
-        assert_eq!(response.headers()[header::CACHE_CONTROL], "no-cache");
-        assert_eq!(
-            text(response).await,
-            "<html><head><base href=\"/infra/\" /></head></html>"
-        );
-        let response = answer(&[], "", &HeaderMap::new(), "/");
-        assert!(text(response).await.contains("npm run build"));
+    #[test]
+    fn page_has_the_base_path_in_its_urls() {
+        let expected =
+            "<meta name=\"pawl-base\" content=\"/pawl\" /><script src=\"/pawl/assets/a-1.js\">";
+        assert_eq!(page("/pawl", TABLE), expected);
+        assert!(page("/a\"b&", TABLE).contains("content=\"/a&quot;b&amp;\""));
+        assert!(page("", &[]).contains("npm ci"));
     }
 
-    #[tokio::test]
-    async fn asset_is_compressed_for_clients_that_accept_it() {
-        let br = HeaderMap::from_iter([(
-            header::ACCEPT_ENCODING,
-            header::HeaderValue::from_static("gzip, br;q=1"),
-        )]);
-        for (headers, sent) in [(br, "compressed"), (HeaderMap::new(), "plain")] {
-            let response = answer(BUILT, "", &headers, "/assets/index-1.js");
-            let encoded = response.headers().contains_key(header::CONTENT_ENCODING);
-            assert_eq!(
-                (encoded, text(response).await.as_str()),
-                (sent == "compressed", sent)
+    #[test]
+    fn assets_are_immutable_and_compressed_if_accepted() {
+        for (accept, encoding) in [
+            ("gzip, br", Some("br")),
+            ("br;q=0, gzip", None),
+            ("br;q=0.5", Some("br")),
+            ("identity", None),
+        ] {
+            let response = get("/assets/a-1.js", accept);
+            let headers = response.headers();
+            let found = headers.get(header::CONTENT_ENCODING);
+            assert_eq!(found.and_then(|it| it.to_str().ok()), encoding, "{accept}");
+            assert!(
+                headers[header::CACHE_CONTROL]
+                    .to_str()
+                    .unwrap()
+                    .contains("immutable")
             );
         }
     }
 
     #[test]
-    fn unknown_assets_and_api_paths_are_not_found() {
-        for path in ["/assets/index-2.js", "/api/v1/none", "/api"] {
-            let status = answer(BUILT, "", &HeaderMap::new(), path).status();
-            assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
+    fn each_path_outside_the_api_is_the_page() {
+        for (path, status, cache) in [
+            ("/", 200, Some("no-cache")),
+            ("/runs/a/b", 200, Some("no-cache")),
+            ("/assets/gone.js", 404, None),
+            ("/api/v1/unknown", 404, None),
+        ] {
+            let response = get(path, "");
+            let found = response.headers().get(header::CACHE_CONTROL);
+            assert_eq!(
+                (
+                    response.status().as_u16(),
+                    found.and_then(|it| it.to_str().ok())
+                ),
+                (status, cache),
+                "{path}"
+            );
         }
+        let page = Bytes::from(page("", TABLE));
+        let posted = answer(&page, TABLE, &Method::POST, "/", &HeaderMap::new());
+        assert_eq!(posted.status(), StatusCode::NOT_FOUND);
     }
 }

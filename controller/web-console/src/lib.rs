@@ -126,7 +126,7 @@ pub fn router(console: Arc<Console>) -> Router {
     let routes = Router::new()
         .merge(login::router(&console))
         .merge(pages::router())
-        .fallback(assets::serve)
+        .merge(assets::router(&base))
         .layer(from_fn_with_state(console.clone(), session::keep))
         .layer(from_fn_with_state(console.clone(), guard::check))
         .layer(map_response(guard::headers))

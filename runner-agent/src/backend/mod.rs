@@ -2,7 +2,11 @@
 
 mod mentioned;
 
-use std::{ffi::OsString, io, path::Path};
+use std::{
+    ffi::OsString,
+    io::{self, Read as _},
+    path::Path,
+};
 
 use crds::{Failure, Reason, ToolName, backend::BackendType};
 use serde::Deserialize;
@@ -11,6 +15,9 @@ use serde_json::Value;
 pub use mentioned::mentions_backend;
 
 use crate::files;
+
+/// Maximum size of the record, in bytes. Code may leave one of any size.
+const LARGEST: u64 = 1 << 20;
 
 /// The configured backend, as recorded by `init`.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,10 +46,15 @@ impl Backend {
             #[serde(default)]
             config: Value,
         }
-        let text = match files::regular(&stack.join(".terraform/terraform.tfstate"))
-            .and_then(io::read_to_string)
-        {
-            Ok(text) => text,
+        let mut text = String::new();
+        let read = files::regular(&stack.join(".terraform/terraform.tfstate"))
+            .and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
+        let text = match read {
+            Ok(count) if count as u64 > LARGEST => {
+                let text = format!("the record of the backend has more than {LARGEST} bytes");
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+            }
+            Ok(_) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => "{}".to_owned(),
             Err(error) => return Err(error),
         };
@@ -114,11 +126,21 @@ mod tests {
     use serde_json::json;
     use std::fs;
 
-    fn backend(json: &str) -> Backend {
+    fn recorded(json: &str) -> io::Result<Backend> {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join(".terraform")).unwrap();
         fs::write(dir.path().join(".terraform/terraform.tfstate"), json).unwrap();
-        Backend::read(dir.path()).unwrap()
+        Backend::read(dir.path())
+    }
+
+    fn backend(json: &str) -> Backend {
+        recorded(json).unwrap()
+    }
+
+    #[test]
+    fn record_of_any_size_is_not_read() {
+        let error = recorded(&format!("{{{}}}", " ".repeat(2 << 20))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     }
 
     #[test]

@@ -208,7 +208,7 @@ impl Git for PhaseRunner {
         read: fn(File) -> T,
     ) -> Result<Option<T>, RunError> {
         let command = git(args, env, dir);
-        let (reader, writer) = stream(&command).map_err(RunError::Spawn)?;
+        let (reader, writer) = stream(&command.role).map_err(RunError::Spawn)?;
         // The pipe closes with the reader, and a signal ends git.
         let found = tokio::task::spawn_blocking(move || read(File::from(reader)));
         let (notices, _) = tokio::sync::mpsc::unbounded_channel();

@@ -160,7 +160,7 @@ impl PhaseRunner {
         shell: &Shell,
         read: fn(File) -> Result<T, state::StateError>,
     ) -> Result<T, String> {
-        let (reader, writer) = stream(command)
+        let (reader, writer) = stream(&command.role)
             .map_err(|error| format!("there is no stream for its output: {error}"))?;
         let found = tokio::task::spawn_blocking(move || read(File::from(reader)));
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();

@@ -267,7 +267,8 @@ impl PhaseRunner {
         let unreadable = |what: String| {
             Reason::PlanUnreadable.failure(format!("the plan cannot be read: {what}"))
         };
-        let (reader, writer) = stream(command).or_internal("there is no stream for the plan")?;
+        let (reader, writer) =
+            stream(&command.role).or_internal("there is no stream for the plan")?;
         // The JSON may be large and is printed once, so it is copied for the datastore as it is read.
         let text = self.text()?;
         let copy = text

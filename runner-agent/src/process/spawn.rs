@@ -125,7 +125,7 @@ impl Children {
         out: Option<OwnedFd>,
         spite: InSpite,
     ) -> Result<(Child, i32), RunError> {
-        let own = || stream(command).map_err(RunError::Spawn);
+        let own = || stream(&command.role).map_err(RunError::Spawn);
         let (out, out_end) = match out {
             Some(end) => (None, end),
             None => own().map(|(out, end)| (Some(std::process::ChildStdout::from(out)), end))?,

@@ -1,74 +1,84 @@
-// Keys of all pages. Single letters can be switched off (WCAG 2.1.4).
+// Keys. Single letters can be switched off (WCAG 2.1.4).
+import { go, step } from './nav.svelte.ts';
 
-import { go } from './nav.svelte.ts';
-
-const PLACES: Record<string, string> = { i: 'inbox', l: 'layers', r: 'runs', o: 'repositories', q: 'queue', m: 'me' };
-
-export const LIST: [string, string][] = [
+export const HELP: [string, string][] = [
   ['?', 'this help'],
   ['/', 'filter'],
-  ['g then i, l, r, o, q, m', 'Inbox, Layers, Runs, Repositories, Queue, Me'],
-  ['j, k', 'next, previous row'],
-  ['Enter', 'open the row'],
-  ['a', 'open the form to approve; it never approves'],
+  ['g i', 'Inbox'],
+  ['g l', 'Layers'],
+  ['g r', 'Runs'],
+  ['g q', 'Queue'],
+  ['g m', 'Me'],
+  ['j  k', 'next or previous row'],
+  ['Enter', 'open or fold the row'],
+  ['[  ]', 'previous or next of the filtered list'],
+  ['a', 'open the approval panel (never confirms)'],
   ['n', 'next destroy or replace'],
   ['f', 'follow the log'],
-  ['Esc', 'close'],
+  ['Esc', 'close, leave a field'],
 ];
 
-const rows = () => [...document.querySelectorAll<HTMLElement>('[data-row]')];
-
-function move(step: number): void {
-  const all = rows();
-  const at = all.indexOf(document.activeElement as HTMLElement);
-  all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + step))]?.focus();
+const stored = (name: string) => {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return null;
+  }
+};
+export function store(name: string, value: string): void {
+  try {
+    localStorage.setItem(name, value);
+  } catch {
+    // A browser may forbid storage; the choice then holds for this page.
+  }
 }
 
-function next(selector: string): void {
-  const all = [...document.querySelectorAll<HTMLElement>(selector)];
-  const at = all.indexOf(document.activeElement as HTMLElement);
-  all[(at + 1) % all.length]?.focus();
+export const settings = $state({
+  letters: stored('pawl.letters') !== 'off',
+  theme: stored('pawl.theme') ?? 'auto',
+  help: false,
+});
+
+const GO: Record<string, string> = { i: '/', l: '/layers', r: '/runs', q: '/queue', m: '/me' };
+type Actions = Record<string, () => void>;
+const stack: Actions[] = [];
+let prefix = 0;
+
+/** Adds keys of a part of the page; the newest part wins. */
+export function onKeys(actions: Actions): () => void {
+  stack.push(actions);
+  return () => void stack.splice(stack.indexOf(actions), 1);
 }
 
-class Keys {
-  help = $state(false);
-  letters = $state(localStorage.getItem('pawl-keys') !== 'off');
-  private going = false;
-
-  toggle = () => {
-    this.letters = !this.letters;
-    localStorage.setItem('pawl-keys', this.letters ? 'on' : 'off');
-  };
-
-  press = (event: KeyboardEvent) => {
-    const field = (event.target as HTMLElement).closest?.('input, textarea, select');
-    if (event.key === 'Escape') {
-      this.help = false;
-      if (field) (field as HTMLElement).blur();
-      return;
-    }
-    if (field || event.ctrlKey || event.metaKey || event.altKey || !this.letters || this.help) return;
-    if (this.going) {
-      this.going = false;
-      const place = PLACES[event.key];
-      if (place) go(place);
-      return;
-    }
-    const acts: Record<string, () => void> = {
-      '?': () => (this.help = true),
-      '/': () => document.querySelector<HTMLElement>('[data-search]')?.focus(),
-      g: () => (this.going = true),
-      j: () => move(1),
-      k: () => move(-1),
-      a: () => document.querySelector<HTMLElement>('[data-testid="approve-open"][aria-expanded="false"]')?.click(),
-      n: () => next('button.line:has(.sign.destroy), button.line:has(.sign.replace)'),
-      f: () => document.querySelector<HTMLElement>('[data-follow]')?.click(),
-    };
-    const act = acts[event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
-  };
+export function key(event: KeyboardEvent): void {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  const target = event.target as HTMLElement;
+  if (target.matches('input:not([type=checkbox]), textarea, select')) {
+    if (event.key === 'Escape') target.blur();
+    return;
+  }
+  if (event.key === 'Escape') settings.help = false;
+  if (!settings.letters) return;
+  const done = () => event.preventDefault();
+  if (Date.now() - prefix < 1500 && event.key in GO) {
+    prefix = 0;
+    done();
+    return go(GO[event.key]!);
+  }
+  prefix = 0;
+  if (event.key === 'g') return void (prefix = Date.now());
+  if (event.key === '?') return done(), void (settings.help = !settings.help);
+  if (event.key === '[') return step(-1);
+  if (event.key === ']') return step(1);
+  if (event.key === '/') {
+    const field = document.querySelector<HTMLInputElement>('input[type=search]');
+    if (field) done(), field.focus();
+    return;
+  }
+  const isControl = target.closest('a, button, summary');
+  if (event.key === 'Enter' && isControl) return;
+  for (const actions of [...stack].reverse()) {
+    const action = actions[event.key];
+    if (action) return done(), action();
+  }
 }
-
-export const keys = new Keys();

@@ -1,31 +1,54 @@
-// The current page, and links that do not load the document anew.
+// The current URL, and moves between pages.
+import { base } from '../api/client.ts';
+import { parse, type Route } from './route.ts';
 
-import { below, parse, type Route } from './route.ts';
+const read = (): Route => {
+  const path = location.pathname;
+  return parse(path.startsWith(base) ? path.slice(base.length) || '/' : path, location.search);
+};
 
-const base = () => new URL(document.baseURI).pathname;
-const read = (): Route => parse(below(base(), location.pathname), location.search);
+export const here = $state<{ route: Route }>({ route: read() });
+/** The paths of the list that was shown last, for `[` and `]`. */
+export const list = { paths: [] as string[] };
 
-export const nav = $state({ route: read() });
+export const href = (path: string) => base + path;
 
 export function go(path: string, replace = false): void {
-  const url = new URL(path, document.baseURI);
-  history[replace ? 'replaceState' : 'pushState'](null, '', url);
-  nav.route = read();
+  history[replace ? 'replaceState' : 'pushState']({}, '', href(path));
+  here.route = read();
+  if (!replace) scrollTo(0, 0);
 }
 
-window.addEventListener('popstate', () => {
-  nav.route = read();
+/** Writes filters into the URL; empty ones are left out. */
+export function setQuery(values: Record<string, string>): void {
+  const query = new URLSearchParams(here.route.query);
+  for (const [name, value] of Object.entries(values)) {
+    if (value) query.set(name, value);
+    else query.delete(name);
+  }
+  const text = query.toString();
+  history.replaceState({}, '', location.pathname + (text ? `?${text}` : ''));
+  here.route = read();
+}
+
+/** The previous (-1) or next (1) object of the list. */
+export function step(by: number): void {
+  const path = location.pathname.slice(base.length);
+  const at = list.paths.indexOf(path);
+  const to = list.paths[at + by];
+  if (at >= 0 && to) go(to);
+}
+
+addEventListener('popstate', () => {
+  here.route = read();
 });
 
-/** Follows links within the base path. */
+/** Follows links of this origin without a new page. */
 export function follow(event: MouseEvent): void {
-  const link = (event.target as Element | null)?.closest?.('a');
-  const plain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
-  if (!link || !plain || link.target || link.hasAttribute('download')) return;
-  const url = new URL(link.href);
-  if (url.origin !== location.origin || !url.pathname.startsWith(base())) return;
-  if (url.pathname === location.pathname && url.hash) return;
+  const link = (event.target as Element).closest?.('a');
+  if (!link || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  if (link.target || link.hasAttribute('download') || link.origin !== location.origin || !link.pathname.startsWith(base)) return;
+  if (link.pathname === location.pathname && link.hash) return;
   event.preventDefault();
-  go(url.pathname.slice(base().length) + url.search);
-  document.querySelector('main')?.focus();
+  go(link.pathname.slice(base.length) + link.search + link.hash);
 }

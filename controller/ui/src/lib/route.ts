@@ -1,36 +1,51 @@
-// URLs of pages, relative to the base path.
+// URLs of pages, without the base path.
 
+export const PAGES = ['inbox', 'layers', 'layer', 'runs', 'run', 'repositories', 'repository', 'queue', 'me', 'login'] as const;
+export type PageName = (typeof PAGES)[number];
 export interface Route {
-  page: string;
-  /** Decoded segments after the page. */
-  rest: string[];
+  page: PageName | 'none';
+  namespace: string;
+  name: string;
   query: URLSearchParams;
 }
 
-export function parse(path: string, search: string): Route {
-  const parts = path.split('/').filter((part) => part !== '');
-  const rest = parts.slice(1).map((part) => {
-    try {
-      return decodeURIComponent(part);
-    } catch {
-      return part;
-    }
-  });
-  return { page: parts[0] ?? 'inbox', rest, query: new URLSearchParams(search) };
+const ONE: Record<string, PageName> = { layers: 'layer', runs: 'run', repositories: 'repository' };
+const TOP: Record<string, PageName> = {
+  '': 'inbox',
+  layers: 'layers',
+  runs: 'runs',
+  repositories: 'repositories',
+  queue: 'queue',
+  me: 'me',
+  login: 'login',
+};
+
+/** The page of a URL's path and query. */
+export function parse(path: string, search = ''): Route {
+  const query = new URLSearchParams(search);
+  const none: Route = { page: 'none', namespace: '', name: '', query };
+  let words: string[];
+  try {
+    words = path.replace(/^\/|\/$/g, '').split('/').map(decodeURIComponent);
+  } catch {
+    return none;
+  }
+  const [first = '', namespace = '', name = ''] = words;
+  if (words.length === 1) return { ...none, page: TOP[first] ?? 'none' };
+  if (words.length === 3 && Object.hasOwn(ONE, first)) return { page: ONE[first]!, namespace, name, query };
+  return none;
 }
 
-/** The part of a path below the base path. */
-export function below(base: string, path: string): string {
-  return path.startsWith(base) ? path.slice(base.length) : path.replace(/^\//, '');
+/** The path of an object's page. */
+export function pathOf(kind: 'layers' | 'runs' | 'repositories', it: { namespace: string; name: string }): string {
+  return `/${kind}/${encodeURIComponent(it.namespace)}/${encodeURIComponent(it.name)}`;
 }
 
-/** Where a login leads: a page of this server, never another origin. */
-export function target(to: string | null): string {
-  if (!to) return '';
-  const path = to.replace(/^\/+/, '');
-  return /^[a-z][a-z0-9+.-]*:/i.test(path) || path.includes('\\') ? '' : path;
-}
-
-export function pathOf(page: string, ...rest: string[]): string {
-  return [page, ...rest.map(encodeURIComponent)].join('/');
+/** A path of this origin to go on with after the login; anything else is the first page. */
+export function safeTarget(to: string | null): string {
+  if (!to || !to.startsWith('/') || /[\\\u0000-\u001f]/.test(to)) return '/';
+  const url = new URL(to, 'http://o.invalid');
+  const path = url.pathname + url.search + url.hash;
+  if (url.origin !== 'http://o.invalid' || path.startsWith('//') || url.pathname === '/login') return '/';
+  return path;
 }

@@ -186,7 +186,7 @@ async fn last_reader_and_its_tool_are_not_interrupted() {
     children.interrupt();
     // Long enough for several checks for new children.
     let command = around(dir.path(), "$TOOL 'sleep 0.5; echo read; true'");
-    let (reader, writer) = stream(&command).unwrap();
+    let (reader, writer) = stream(&command.role).unwrap();
     let exit = children
         .run_into_last(&command, writer, &mut Kept::default())
         .await
@@ -306,29 +306,4 @@ async fn killed_tool_reports_its_signal() {
         .await
         .unwrap();
     assert_eq!((exit.code, exit.signal), (137, Some(9)));
-}
-
-#[tokio::test]
-async fn tool_that_is_a_script_opens_its_streams() {
-    let dir = tempfile::tempdir().unwrap();
-    let tool = dir.path().join("tofu");
-    let text = "#!/bin/sh\necho out > /dev/stdout && echo err > /dev/stderr";
-    // Another process writes the file, as in `around`.
-    let write = std::process::Command::new("/bin/sh")
-        .args(["-c", "printf '%s' \"$1\" > \"$0\" && chmod +x \"$0\""])
-        .arg(&tool)
-        .arg(text)
-        .status();
-    assert!(write.unwrap().success());
-    let script = Command {
-        program: tool,
-        args: Vec::new(),
-        ..bash("", Role::Tool)
-    };
-    // A socket cannot be opened.
-    for (command, code) in [(script, 0), (bash(text, Role::Tool), 1)] {
-        let mut kept = Kept::default();
-        let exit = Children::default().run(&command, &mut kept).await.unwrap();
-        assert_eq!(exit.code, code, "{:?}", kept.0);
-    }
 }
