@@ -73,6 +73,11 @@ pub(crate) fn console(url: &str) -> Arc<Console> {
         behind_tls_proxy: vec!["10.0.0.0/8".parse().unwrap()],
         web_tls_cert: None,
         web_tls_key: None,
+        oidc_issuer: None,
+        oidc_client_id: None,
+        oidc_client_secret_file: None,
+        oidc_ca: None,
+        oidc_scopes: Vec::new(),
     };
     let api_server = api_server(|_, _, token, _| name(token));
     let console = Console::new(&settings, api_server, &[7; 32], watch::channel(false).1);
