@@ -60,6 +60,11 @@ impl Served {
             url: url.parse()?,
             session_secret: None,
             behind_tls_proxy: Vec::new(),
+            oidc_issuer: None,
+            oidc_client_id: None,
+            oidc_client_secret_file: None,
+            oidc_ca: None,
+            oidc_scopes: Vec::new(),
         };
         let config = world.access.config().await?;
         let (stop, stopped) = watch::channel(false);

@@ -42,7 +42,7 @@ use serving::{
 use access::Access;
 use address::Address;
 use api_server::ApiServer;
-use login::code::Codes;
+use login::{code::Codes, oidc::Provider};
 use session::Sessions;
 use settings::Settings;
 
@@ -63,6 +63,8 @@ pub struct Console {
     pub is_tls: bool,
     pub sessions: Sessions,
     pub codes: Codes,
+    /// Of logins by OIDC.
+    pub provider: Option<Provider>,
     /// Names of people by their tokens.
     names: Authenticator,
     /// Becomes true when the console stops.
@@ -73,7 +75,7 @@ impl Console {
     /// A console whose sessions are encrypted with `secret`.
     ///
     /// # Errors
-    /// The secret is too short.
+    /// The secret is too short, or a setting of OIDC cannot be used.
     pub fn new(
         settings: &Settings,
         api_server: ApiServer,
@@ -88,6 +90,7 @@ impl Console {
             is_tls,
             sessions: Sessions::new(secret, &settings.url)?,
             codes: Codes::default(),
+            provider: Provider::new(settings)?,
             names: Authenticator::new(Arc::new(api_server.clone())),
             api_server,
             stopped,

@@ -1,6 +1,6 @@
 //! The settings of the console within `controller server`.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use ipnet::IpNet;
@@ -23,4 +23,24 @@ pub struct Settings {
     /// Networks of proxies that terminate TLS, in CIDR notation, separated by commas. X-Forwarded-Proto is believed from these alone.
     #[arg(long, env = "PAWL_BEHIND_TLS_PROXY", value_delimiter = ',')]
     pub behind_tls_proxy: Vec<IpNet>,
+    /// Issuer of the OIDC provider (https), exactly as in its tokens. The API server must trust it.
+    #[arg(long, env = "PAWL_OIDC_ISSUER", requires = "oidc_client_id")]
+    pub oidc_issuer: Option<String>,
+    /// The client at the provider. Its redirect URI is URL/login/oidc/callback.
+    #[arg(long, env = "PAWL_OIDC_CLIENT_ID", requires = "oidc_issuer")]
+    pub oidc_client_id: Option<String>,
+    /// File with the client's secret; without it the client is a public one.
+    #[arg(long, env = "PAWL_OIDC_CLIENT_SECRET_FILE")]
+    pub oidc_client_secret_file: Option<PathBuf>,
+    /// Authorities for the provider's certificate, PEM, beside the system's.
+    #[arg(long, env = "PAWL_OIDC_CA")]
+    pub oidc_ca: Option<PathBuf>,
+    /// Scopes to ask for beside openid, separated by commas.
+    #[arg(
+        long,
+        env = "PAWL_OIDC_SCOPES",
+        value_delimiter = ',',
+        default_value = "profile,email,groups"
+    )]
+    pub oidc_scopes: Vec<String>,
 }

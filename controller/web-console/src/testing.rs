@@ -71,6 +71,11 @@ pub(crate) fn console(url: &str) -> Arc<Console> {
         url: url.parse().unwrap(),
         session_secret: None,
         behind_tls_proxy: vec!["10.0.0.0/8".parse().unwrap()],
+        oidc_issuer: None,
+        oidc_client_id: None,
+        oidc_client_secret_file: None,
+        oidc_ca: None,
+        oidc_scopes: Vec::new(),
     };
     let api_server = api_server(|_, _, token, _| name(token));
     let console = Console::new(

@@ -1,6 +1,7 @@
 //! Logging in and out. The API server names the person; the console keeps no accounts.
 
 pub mod code;
+pub mod oidc;
 mod token;
 
 use std::sync::Arc;
@@ -31,7 +32,10 @@ pub fn router(console: &Arc<Console>) -> Router<Arc<Console>> {
     Router::new()
         .route("/api/v1/login/token", post(token::log_in))
         .route("/api/v1/login/code", post(code::log_in))
+        .route("/login/oidc", get(oidc::begin))
+        .route("/login/oidc/callback", get(oidc::end))
         .route_layer(confidential)
+        .route("/api/v1/login", get(ways))
         .route("/api/v1/codes", post(code::make))
         .route("/api/v1/logout", post(log_out))
         .route("/api/v1/me", get(me))
@@ -69,13 +73,37 @@ async fn me(State(console): State<Arc<Console>>, person: Person) -> Response {
     json(StatusCode::OK, &me)
 }
 
-/// Answers with a new session. An earlier one of the same browser ends.
+/// The ways to log in.
+#[derive(Serialize)]
+struct Ways {
+    /// The URL that begins a login by OIDC, to which `?next=PATH` may be added; `null` without a provider.
+    oidc: Option<String>,
+}
+
+async fn ways(State(console): State<Arc<Console>>) -> Response {
+    let oidc = console.provider.is_some();
+    let oidc = oidc.then(|| format!("{}/login/oidc", console.address));
+    json(StatusCode::OK, &Ways { oidc })
+}
+
+/// Answers with a new session.
 async fn establish(
     console: &Console,
     earlier: Option<Session>,
     token: Token,
     method: Method,
 ) -> Result<Response, Problem> {
+    let (me, cookies) = session_of(console, earlier, token, method).await?;
+    Ok(with_cookies(json(StatusCode::OK, &me), cookies))
+}
+
+/// A new session with this token, and its cookies. An earlier one of the same browser ends.
+async fn session_of(
+    console: &Console,
+    earlier: Option<Session>,
+    token: Token,
+    method: Method,
+) -> Result<(Me, Vec<HeaderValue>), Problem> {
     let user = console.name(&token).await.map_err(refused)?;
     let session = Session::new(token, method)?;
     let cookies = console.sessions.cookies(&session)?;
@@ -84,7 +112,7 @@ async fn establish(
     }
     let me = Me::new(console, &user, method, Some(session.until));
     tracing::info!(user = me.user, ?method, "logged in");
-    Ok(with_cookies(json(StatusCode::OK, &me), cookies))
+    Ok((me, cookies))
 }
 
 /// A refused token leaves the session that the browser has.

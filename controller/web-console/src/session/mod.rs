@@ -24,6 +24,8 @@ use seal::Key;
 const UNUSED: i64 = 15 * 60;
 /// Remaining lifetime at which use renews a session, in seconds.
 const RENEWED: i64 = 10 * 60;
+/// The first byte of the content of a login that is under way. No version of a session has it.
+const ATTEMPT: u8 = 255;
 /// Most ended sessions that are remembered.
 const ENDED: usize = 10_000;
 
@@ -141,6 +143,31 @@ impl Sessions {
     /// Headers that remove the cookies.
     pub fn no_cookies(&self) -> Vec<HeaderValue> {
         cookies::remove(&self.name, self.is_secure)
+    }
+
+    /// The cookies of a login that is under way.
+    pub(crate) fn attempt_cookies(
+        &self,
+        content: &[u8],
+        life: i64,
+    ) -> Result<Vec<HeaderValue>, Problem> {
+        let value = self.key.encrypt([&[ATTEMPT], content].concat())?;
+        cookies::write(&self.attempt_name(), &value, life, self.is_secure)
+    }
+
+    /// The content of these cookies.
+    pub(crate) fn attempt_of(&self, headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
+        let value = cookies::read(headers, &self.attempt_name())?;
+        let content = value.and_then(|value| self.key.decrypt(&value));
+        Ok(content.and_then(|content| Some(content.strip_prefix(&[ATTEMPT])?.to_vec())))
+    }
+
+    pub(crate) fn no_attempt_cookies(&self) -> Vec<HeaderValue> {
+        cookies::remove(&self.attempt_name(), self.is_secure)
+    }
+
+    fn attempt_name(&self) -> String {
+        format!("{}-login", self.name)
     }
 
     /// Ends a session on this replica. Elsewhere it ends by itself when it is not used.

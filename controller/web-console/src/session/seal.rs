@@ -65,7 +65,7 @@ impl Key {
         Ok(BASE64_URL_SAFE_NO_PAD.encode([&nonce[..], &content].concat()))
     }
 
-    pub(super) fn open(&self, value: &str) -> Option<Session> {
+    pub(super) fn decrypt(&self, value: &str) -> Option<Vec<u8>> {
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(value).ok()?;
         let (nonce, content) = bytes.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
@@ -74,6 +74,11 @@ impl Key {
             .0
             .open_in_place(nonce, Aad::empty(), &mut content)
             .ok()?;
+        Some(content.to_vec())
+    }
+
+    pub(super) fn open(&self, value: &str) -> Option<Session> {
+        let content = self.decrypt(value)?;
         let (head, token) = content.split_at_checked(HEAD)?;
         let (version, method) = (head[0], usize::from(head[1]));
         if version != VERSION {
