@@ -7,6 +7,7 @@
 pub mod api_server;
 pub mod person;
 pub mod problem;
+pub mod rows;
 
 use std::sync::Arc;
 
