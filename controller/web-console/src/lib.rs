@@ -4,7 +4,9 @@
 //! The console decides no rights. It reads and writes objects as the person who asks ([`api_server`]), so RBAC and the admission policies
 //! that guard `kubectl` guard the browser.
 
+pub mod access;
 pub mod api_server;
+pub mod lists;
 pub mod person;
 pub mod problem;
 pub mod rows;
@@ -13,14 +15,20 @@ use std::sync::Arc;
 
 use axum::Router;
 
+use access::Access;
 use api_server::ApiServer;
+use rows::Rows;
 
 /// The state of all handlers.
 pub struct Console {
     pub api_server: ApiServer,
+    pub access: Access,
+    pub rows: Arc<Rows>,
 }
 
 /// The router of the listener for people.
 pub fn router(console: Arc<Console>) -> Router {
-    Router::new().with_state(console)
+    Router::new()
+        .merge(lists::router())
+        .with_state(console)
 }

@@ -98,6 +98,11 @@ impl Person {
     }
 }
 
+/// Waits until the session of the person ends. A bearer token has none: the API server refuses it once it has expired.
+pub async fn ends(_: &Person, _: &Console) {
+    std::future::pending().await
+}
+
 impl FromRequestParts<Arc<Console>> for Person {
     type Rejection = Problem;
 
@@ -114,7 +119,11 @@ impl FromRequestParts<Arc<Console>> for Person {
     }
 }
 
-fn body(builder: axum::http::request::Builder, object: &impl Serialize) -> Request<Vec<u8>> {
+/// A request with this object.
+pub(crate) fn body(
+    builder: axum::http::request::Builder,
+    object: &impl Serialize,
+) -> Request<Vec<u8>> {
     builder
         .header("content-type", "application/json")
         .body(serde_json::to_vec(object).unwrap_or_default())
