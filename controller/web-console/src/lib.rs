@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod api_server;
+pub mod inbox;
 pub mod lists;
 pub mod person;
 pub mod problem;
@@ -30,5 +31,6 @@ pub struct Console {
 pub fn router(console: Arc<Console>) -> Router {
     Router::new()
         .merge(lists::router())
+        .merge(inbox::router())
         .with_state(console)
 }
