@@ -11,6 +11,7 @@ pub mod lists;
 pub mod person;
 pub mod problem;
 pub mod rows;
+pub mod stream;
 
 use std::sync::Arc;
 
@@ -19,12 +20,14 @@ use axum::Router;
 use access::Access;
 use api_server::ApiServer;
 use rows::Rows;
+use stream::Streams;
 
 /// The state of all handlers.
 pub struct Console {
     pub api_server: ApiServer,
     pub access: Access,
     pub rows: Arc<Rows>,
+    pub streams: Streams,
 }
 
 /// The router of the listener for people.
@@ -32,5 +35,6 @@ pub fn router(console: Arc<Console>) -> Router {
     Router::new()
         .merge(lists::router())
         .merge(inbox::router())
+        .merge(stream::router())
         .with_state(console)
 }
