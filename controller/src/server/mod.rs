@@ -94,6 +94,9 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     let secret = secret.await.context("--session-secret")?;
     let is_tls = configs.is_some();
     let console = Console::new(&settings.web, api_server, &secret, is_tls, stopped.clone())?;
+    for scope in scopes(&settings.watch_namespaces) {
+        console.rows.watch(&client, scope.as_deref());
+    }
     let people = web_console::start(Arc::new(console), &settings.web, configs.clone()).await?;
     let notifier = tokio::spawn(notifier::run(receiver.clone(), client, clock, ended));
     let (counted, admin) = (

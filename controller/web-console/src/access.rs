@@ -1,4 +1,4 @@
-//! The namespaces whose objects a person may list, asked in the person's name.
+//! The namespaces whose objects a person may list or approve, asked in the person's name.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -18,6 +18,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use crds::names;
 use serving::call::CallError;
 
 use crate::{
@@ -40,7 +41,10 @@ const IDENTITIES: usize = 1024;
 /// Differs between two tokens of one ServiceAccount.
 const TOKEN_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// The namespaces whose objects of one kind a person may list.
+/// A verb and a resource.
+type Right = (&'static str, &'static str);
+
+/// The namespaces in which a person has a right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     All,
@@ -67,8 +71,8 @@ struct Known {
 }
 
 struct Answers {
-    /// By resource and namespace; the whole cluster is the namespace "".
-    by: HashMap<(&'static str, String), (bool, Instant)>,
+    /// By right and namespace; the whole cluster is the namespace "".
+    by: HashMap<(Right, String), (bool, Instant)>,
     budget: Budget,
 }
 
@@ -101,17 +105,39 @@ impl Access {
         resource: &'static str,
         namespaces: impl Iterator<Item = String>,
     ) -> Result<Scope, Problem> {
+        self.of_right(person, ("list", resource), namespaces).await
+    }
+
+    /// The namespaces among these in which the person may approve runs.
+    ///
+    /// # Errors
+    /// Those of [`Self::scope`].
+    pub async fn approvals(
+        &self,
+        person: &Person,
+        namespaces: impl Iterator<Item = String>,
+    ) -> Result<Scope, Problem> {
+        let right = (names::VERB_APPROVE, "terraformruns");
+        self.of_right(person, right, namespaces).await
+    }
+
+    async fn of_right(
+        &self,
+        person: &Person,
+        right: Right,
+        namespaces: impl Iterator<Item = String>,
+    ) -> Result<Scope, Problem> {
         let answers = self.of(&person.user);
         let mut answers = answers.lock().await;
-        answers.ask(person, resource, vec![String::new()]).await?;
-        if answers.is_allowed(resource, "") {
+        answers.ask(person, right, vec![String::new()]).await?;
+        if answers.is_allowed(right, "") {
             return Ok(Scope::All);
         }
         let namespaces: Vec<_> = namespaces.collect();
-        answers.ask(person, resource, namespaces.clone()).await?;
+        answers.ask(person, right, namespaces.clone()).await?;
         let allowed = namespaces
             .into_iter()
-            .filter(|namespace| answers.is_allowed(resource, namespace));
+            .filter(|namespace| answers.is_allowed(right, namespace));
         Ok(Scope::Namespaces(Arc::new(allowed.collect())))
     }
 
@@ -141,10 +167,10 @@ impl Access {
 }
 
 impl Answers {
-    fn is_allowed(&self, resource: &'static str, namespace: &str) -> bool {
+    fn is_allowed(&self, right: Right, namespace: &str) -> bool {
         let now = Instant::now();
         self.by
-            .get(&(resource, namespace.to_owned()))
+            .get(&(right, namespace.to_owned()))
             .is_some_and(|(allowed, asked)| *allowed && now.duration_since(*asked) < KEPT)
     }
 
@@ -152,7 +178,7 @@ impl Answers {
     async fn ask(
         &mut self,
         person: &Person,
-        resource: &'static str,
+        right: Right,
         namespaces: Vec<String>,
     ) -> Result<(), Problem> {
         let begun = Instant::now();
@@ -161,7 +187,7 @@ impl Answers {
         let mut wanted: Vec<_> = namespaces
             .into_iter()
             .filter_map(|namespace| {
-                let asked = self.by.get(&(resource, namespace.clone()));
+                let asked = self.by.get(&(right, namespace.clone()));
                 let age = asked.map_or(KEPT, |(_, asked)| begun.duration_since(*asked));
                 (age >= RENEWED).then_some((age, namespace))
             })
@@ -171,7 +197,7 @@ impl Answers {
             let taken = self.budget.take(wanted.len(), Instant::now());
             let now: Vec<_> = wanted.drain(..taken).collect();
             let reviews = now.into_iter().map(async |(age, namespace)| {
-                (age, may_list(person, resource, &namespace).await, namespace)
+                (age, may(person, right, &namespace).await, namespace)
             });
             let answered: Vec<_> = stream::iter(reviews)
                 .buffer_unordered(AT_ONCE)
@@ -181,7 +207,7 @@ impl Answers {
                 match answer {
                     Ok(allowed) => {
                         let answer = (allowed, Instant::now());
-                        self.by.insert((resource, namespace), answer);
+                        self.by.insert((right, namespace), answer);
                     }
                     // The earlier answer counts until it expires.
                     Err(_) if age < KEPT => {}
@@ -198,17 +224,13 @@ impl Answers {
     }
 }
 
-async fn may_list(
-    person: &Person,
-    resource: &'static str,
-    namespace: &str,
-) -> Result<bool, CallError> {
+async fn may(person: &Person, (verb, resource): Right, namespace: &str) -> Result<bool, CallError> {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
-                group: Some("pawl.run".into()),
+                group: Some(names::GROUP.into()),
                 resource: Some(resource.into()),
-                verb: Some("list".into()),
+                verb: Some(verb.into()),
                 namespace: Some(namespace.into()),
                 ..ResourceAttributes::default()
             }),

@@ -10,12 +10,16 @@ pub mod address;
 pub mod api_server;
 pub mod assets;
 pub mod guard;
+pub mod inbox;
+pub mod lists;
 pub mod login;
 pub mod pages;
 pub mod person;
 pub mod problem;
+pub mod rows;
 pub mod session;
 pub mod settings;
+pub mod stream;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -43,8 +47,10 @@ use access::Access;
 use address::Address;
 use api_server::ApiServer;
 use login::{code::Codes, oidc::Provider};
+use rows::Rows;
 use session::Sessions;
 use settings::Settings;
+use stream::Streams;
 
 /// Bounds of connections: 1,000 streams, and as many other connections.
 pub const LIMITS: Limits = Limits {
@@ -56,6 +62,8 @@ pub const LIMITS: Limits = Limits {
 pub struct Console {
     pub api_server: ApiServer,
     pub access: Access,
+    pub rows: Arc<Rows>,
+    pub streams: Streams,
     pub address: Address,
     /// Networks of proxies that terminate TLS.
     pub proxies: Vec<IpNet>,
@@ -85,6 +93,8 @@ impl Console {
     ) -> anyhow::Result<Self> {
         Ok(Self {
             access: Access::default(),
+            rows: Arc::default(),
+            streams: Streams::default(),
             address: settings.url.clone(),
             proxies: settings.behind_tls_proxy.clone(),
             is_tls,
@@ -129,6 +139,9 @@ pub fn router(console: Arc<Console>) -> Router {
     let routes = Router::new()
         .merge(login::router(&console))
         .merge(pages::router())
+        .merge(lists::router())
+        .merge(inbox::router())
+        .merge(stream::router())
         .merge(assets::router(&base))
         .layer(from_fn_with_state(console.clone(), session::keep))
         .layer(from_fn_with_state(console.clone(), guard::check))

@@ -33,7 +33,7 @@ fn claim() -> Value {
 }
 
 /// The annotations that the controller or the agent writes.
-const NOT_OF_PEOPLE: [&str; 7] = [
+const NOT_OF_PEOPLE: [&str; 8] = [
     names::RERUN_OF,
     names::RECOVERY_OF,
     names::LIFE,
@@ -41,6 +41,7 @@ const NOT_OF_PEOPLE: [&str; 7] = [
     names::TRIGGER,
     names::CONTENT,
     names::SETTINGS,
+    names::LAYER_SPEC,
 ];
 
 #[test]
