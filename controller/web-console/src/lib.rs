@@ -6,6 +6,7 @@
 
 pub mod acts;
 pub mod api_server;
+pub mod openapi;
 pub mod pages;
 pub mod person;
 pub mod problem;
@@ -23,5 +24,8 @@ pub struct Console {
 
 /// The router of the listener for people.
 pub fn router(console: Arc<Console>) -> Router {
-    Router::new().merge(pages::router()).with_state(console)
+    Router::new()
+        .merge(pages::router())
+        .merge(openapi::router())
+        .with_state(console)
 }
