@@ -164,7 +164,7 @@ pub fn text() -> String {
     let mut document = document();
     let mut rows = |pointer: &str| {
         let taken = document.pointer_mut(pointer).map(Value::take);
-        let rows = taken.iter().flat_map(Value::as_object).flatten();
+        let rows = taken.iter().filter_map(Value::as_object).flatten();
         let rows: Vec<_> = rows
             .map(|(name, it)| format!("{}:{it}", json!(name)))
             .collect();

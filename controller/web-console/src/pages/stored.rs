@@ -41,7 +41,9 @@ pub async fn send(
         return Err(Problem::unauthenticated());
     }
     let text = Limited::new(response.into_body(), LARGEST).collect().await;
-    let text = text.map(|text| text.to_bytes()).unwrap_or_default();
+    let text = text
+        .map(http_body_util::Collected::to_bytes)
+        .unwrap_or_default();
     let refused = serde_json::from_slice::<Status>(&text).unwrap_or_default();
     Err(if status == StatusCode::NOT_FOUND && refused.code == 0 {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Unavailable", UNSERVED)
