@@ -10,6 +10,7 @@ mod chart;
 mod claims;
 mod conformance;
 mod console;
+mod console_acts;
 mod convert;
 mod enforcement;
 mod faults;
@@ -95,6 +96,7 @@ fn main() -> Result<ExitCode> {
         chart::datastore::tests(),
         conformance::tests(),
         console::tests(),
+        console_acts::tests(),
         objects::tests(),
         convert::tests(),
         upgrade::tests(),

@@ -176,7 +176,7 @@ fn sample(schema: &Value) -> Value {
 }
 
 /// Brings a run, with an earlier attempt before the open one, to a place. Returns the scene and the pod of the open attempt.
-async fn come(world: World, place: &str) -> Result<(Scene, Agent)> {
+pub(crate) async fn come(world: World, place: &str) -> Result<(Scene, Agent)> {
     let people = LISTERS
         .split(' ')
         .filter(|who| *who != "controller")

@@ -280,7 +280,12 @@ impl World {
     }
 
     /// Waits until the API server knows a right; before that, RBAC refuses requests that should reach a policy.
-    async fn until_allowed(&self, user: &str, namespace: &str, role: &str) -> Result<()> {
+    pub(crate) async fn until_allowed(
+        &self,
+        user: &str,
+        namespace: &str,
+        role: &str,
+    ) -> Result<()> {
         let (resource, verb) = match role {
             "pawl-author" => ("terraformruns", "create"),
             "pawl-approver" => ("terraformruns", "approve"),

@@ -13,6 +13,7 @@ pub mod guard;
 pub mod inbox;
 pub mod lists;
 pub mod login;
+pub mod openapi;
 pub mod pages;
 pub mod person;
 pub mod problem;
@@ -139,6 +140,7 @@ pub fn router(console: Arc<Console>) -> Router {
     let routes = Router::new()
         .merge(login::router(&console))
         .merge(pages::router())
+        .merge(openapi::router())
         .merge(lists::router())
         .merge(inbox::router())
         .merge(stream::router())

@@ -34,11 +34,11 @@ pub fn line(row: &Row, object: &Object<'_>) -> String {
             Word::Fixed(text) => quoted(text),
             Word::Remark => continue,
             Word::Remove => {
-                line.push_str(&format!(" {name}-"));
+                line = format!("{line} {name}-");
                 continue;
             }
         };
-        line.push_str(&format!(" {name}={value}"));
+        line = format!("{line} {name}={value}");
     }
     line
 }

@@ -188,9 +188,8 @@ impl Row {
         }
         let value = |word: &Word| match word {
             Word::Checksum => checksum.into(),
-            Word::Reason => comment.into(),
             Word::Remark if comment.is_empty() => Value::Null,
-            Word::Remark => comment.into(),
+            Word::Reason | Word::Remark => comment.into(),
             Word::Person => person.into(),
             Word::Now => now.to_string().into(),
             Word::Fixed(text) => (*text).into(),

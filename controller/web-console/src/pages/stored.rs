@@ -12,6 +12,9 @@ use crate::{person::Person, problem::Problem};
 
 /// The largest error document, in bytes.
 const LARGEST: usize = 64 << 10;
+/// The words while the API server does not serve the group.
+pub const UNSERVED: &str =
+    "the API server does not serve read.pawl.run now: the datastore is down, or there is none";
 
 /// The path of a namespace in `read.pawl.run`.
 pub fn base(namespace: &str) -> String {
@@ -38,24 +41,20 @@ pub async fn send(
         return Err(Problem::unauthenticated());
     }
     let text = Limited::new(response.into_body(), LARGEST).collect().await;
-    let text = text.map(|text| text.to_bytes()).unwrap_or_default();
-    Err(match serde_json::from_slice::<Status>(&text) {
-        Ok(refused) if !refused.message.is_empty() => {
-            Problem::new(status, &refused.reason, refused.message)
-        }
-        // The aggregation layer answers in plain text while the datastore is down.
-        _ => Problem::new(
-            status,
-            "Unavailable",
-            format!(
-                "the datastore did not answer ({})",
-                String::from_utf8_lossy(&text)
-                    .trim()
-                    .chars()
-                    .take(256)
-                    .collect::<String>()
-            ),
-        ),
+    let text = text
+        .map(http_body_util::Collected::to_bytes)
+        .unwrap_or_default();
+    let refused = serde_json::from_slice::<Status>(&text).unwrap_or_default();
+    Err(if status == StatusCode::NOT_FOUND && refused.code == 0 {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Unavailable", UNSERVED)
+    } else if refused.message.is_empty() {
+        // The aggregation layer answers in plain text while it does not reach the datastore.
+        let text = String::from_utf8_lossy(&text);
+        let text: String = text.trim().chars().take(256).collect();
+        let detail = format!("the datastore does not answer ({status}: {text})");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Unavailable", detail)
+    } else {
+        Problem::new(status, &refused.reason, refused.message)
     })
 }
 

@@ -91,7 +91,7 @@ fn unknown<'a>(unknown: &'a Value, at: At<'_>) -> &'a Value {
     of(unknown, at).unwrap_or(&NO)
 }
 
-impl<'a> Node<'a> {
+impl Node<'_> {
     fn child(self, at: At<'_>) -> Self {
         Self {
             before: of(self.before, at).unwrap_or(&NULL),

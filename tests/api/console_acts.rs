@@ -1,0 +1,400 @@
+//! Acts through the web console: each person tries each act in each place of a run's life, by the console with a token and by the API server
+//! with the same token, as `kubectl` does. Both end the same way, in the same words.
+//!
+//! All writes are dry runs: the console's way to the API server adds `dryRun`.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use anyhow::{Context as _, Result, ensure};
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    response::Response,
+};
+use crds::names;
+use harness::cluster::access::ACTOR;
+use http::{HeaderValue, Method, header::USER_AGENT};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{Api, Client, Config, client::Body as KubeBody, config::AuthInfo};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use web_console::{Console, api_server::ApiServer, pages::stored::UNSERVED};
+
+use crate::{
+    matrix,
+    scene::RUN,
+    world::{Test, World, sum},
+};
+
+const PEOPLE: [&str; 6] = [
+    "viewer",
+    "author",
+    "approver",
+    "autoapprover",
+    "state-admin",
+    "none",
+];
+const PLACES: [&str; 7] = [
+    "Pending",
+    "AwaitingApproval",
+    "Approved",
+    "Apply",
+    "Succeeded",
+    "Failed",
+    "Canceled",
+];
+
+pub(crate) fn tests() -> Vec<Test> {
+    PLACES
+        .into_iter()
+        .map(|place| {
+            let name = format!("console_acts::act_by_console_ends_as_by_kubectl_{place}");
+            Test::new(&name, true, move |world| same_end(world, place))
+        })
+        .collect()
+}
+
+/// Name, method and path below the namespace, body, and what `kubectl` does for it: an annotation of an object, or a request.
+type Case = (&'static str, Method, String, Value, Kubectl);
+
+enum Kubectl {
+    /// Path of the object, and the annotations.
+    Annotate(String, Value),
+    Get(String),
+    Post(String, Value),
+}
+
+const RUNS: &str = "/apis/pawl.run/v1alpha1/namespaces/NS/terraformruns/run";
+const LAYERS: &str = "/apis/pawl.run/v1alpha1/namespaces/NS/terraformlayers";
+const READ: &str = "/apis/read.pawl.run/v1alpha1/namespaces/NS";
+
+/// The acts, written apart from the console's own table. `ME` is the person's name.
+fn cases() -> Vec<Case> {
+    let act = |name: &'static str, body: Value, annotations: Value| {
+        let to = Kubectl::Annotate(RUNS.into(), annotations);
+        (
+            name,
+            Method::POST,
+            format!("runs/{RUN}/acts/{name}"),
+            body,
+            to,
+        )
+    };
+    let of_layer = |layer: &str, name: &'static str, annotations: Value| {
+        let to = Kubectl::Annotate(format!("{LAYERS}/{layer}"), annotations);
+        (
+            name,
+            Method::POST,
+            format!("layers/{layer}/acts/{name}"),
+            json!({}),
+            to,
+        )
+    };
+    let get = |name: &'static str, path: &str, of: String| {
+        (
+            name,
+            Method::GET,
+            path.to_owned(),
+            json!(null),
+            Kubectl::Get(of),
+        )
+    };
+    let why = json!({"comment": "not on a Friday"});
+    let approved =
+        json!({names::APPROVE: sum('a'), names::APPROVED_BY: "ME", names::COMMENT: "fine"});
+    let other = json!({names::APPROVE: sum('b'), names::APPROVED_BY: "ME", names::COMMENT: null});
+    let unlock = json!({"reason": "its pod is gone"});
+    let mut cases = vec![
+        get("read", &format!("runs/{RUN}"), RUNS.into()),
+        get(
+            "read the plan",
+            &format!("runs/{RUN}/plan"),
+            format!("{READ}/terraformruns/run/plan"),
+        ),
+        get(
+            "read the changes",
+            &format!("runs/{RUN}/changes"),
+            format!("{READ}/terraformruns/run/changes"),
+        ),
+        get(
+            "read the log",
+            &format!("runs/{RUN}/log/plan"),
+            format!("{READ}/terraformruns/run/log?phase=plan"),
+        ),
+        get("read a layer", "layers/manual", format!("{LAYERS}/manual")),
+        act(
+            "approve",
+            json!({"checksum": sum('a'), "comment": "fine"}),
+            approved,
+        ),
+        act("approve", json!({"checksum": sum('b')}), other),
+        act(
+            "deny",
+            why.clone(),
+            json!({names::DENY: "not on a Friday", names::DENIED_BY: "ME"}),
+        ),
+        act(
+            "cancel",
+            why.clone(),
+            json!({names::CANCEL: "not on a Friday", names::CANCELED_BY: "ME"}),
+        ),
+        act(
+            "withdraw",
+            json!({}),
+            json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null}),
+        ),
+        act(
+            "rerun",
+            json!({}),
+            json!({names::RERUN: "true", names::ASKED_BY: "ME"}),
+        ),
+        act(
+            "recover",
+            json!({}),
+            json!({names::RECOVER: "true", names::ASKED_BY: "ME"}),
+        ),
+        act(
+            "abandon",
+            why,
+            json!({names::ABANDON: "not on a Friday", names::ABANDONED_BY: "ME"}),
+        ),
+        (
+            "unlock",
+            Method::POST,
+            "states/net/unlock".into(),
+            unlock.clone(),
+            Kubectl::Post(format!("{READ}/states/net/unlock"), unlock),
+        ),
+    ];
+    for layer in ["manual", "automatic"] {
+        cases.extend([
+            of_layer(
+                layer,
+                "plan",
+                json!({names::PLAN: "now", names::REQUESTED_BY: "ME"}),
+            ),
+            of_layer(layer, "suspend", json!({names::SUSPEND: "true"})),
+            of_layer(
+                layer,
+                "resume",
+                json!({names::SUSPEND: null, names::REQUESTED_BY: "ME"}),
+            ),
+            of_layer(
+                layer,
+                "confirm",
+                json!({names::UNVERIFIED: null, names::REQUESTED_BY: "ME"}),
+            ),
+        ]);
+    }
+    cases
+}
+
+/// How a request ended: code, words of a refusal, annotations of the answer.
+#[derive(Debug, PartialEq)]
+struct End {
+    code: u16,
+    words: String,
+    annotations: Value,
+}
+
+async fn same_end(world: World, place: &'static str) -> Result<()> {
+    let (scene, _agent) = matrix::come(world, place).await?;
+    let namespace = scene.namespace.clone();
+    let rows = json!([
+        ["creation", "admin", {"create": {"metadata": {"annotations": {names::SUSPEND: "true"}}}}, ""],
+        ["mark", "controller", {"annotate": {names::UNVERIFIED: "why"}}, ""],
+    ]);
+    scene.rows("layer/manual", rows).await?;
+    let automatic = json!({"metadata": {"annotations": {names::SUSPEND: "true"}}, "spec": {"remediation": {"onCommit": "Automatic"}}});
+    scene
+        .rows(
+            "layer/automatic",
+            json!([["creation", "admin", {"create": automatic}, ""]]),
+        )
+        .await?;
+    let tokens = tokens(&scene.world, &namespace).await?;
+    let console = console(&scene.world).await?;
+    let (mut wrong, mut succeeded, mut cases_seen) = (Vec::new(), 0, 0);
+    for who in PEOPLE {
+        let token = &tokens[who];
+        let direct = scene
+            .world
+            .access
+            .client_for_token(token, Some(ACTOR))
+            .await?;
+        let me = format!("system:serviceaccount:{namespace}:{who}");
+        for (name, method, path, body, kubectl) in cases() {
+            let by_console = by_console(&console, token, &method, &namespace, &path, &body).await?;
+            let by_kubectl = by_kubectl(&direct, &kubectl, &namespace, &me).await?;
+            cases_seen += 1;
+            succeeded += usize::from(by_kubectl.code < 300);
+            if by_console != by_kubectl {
+                wrong.push(format!(
+                    "{who}, {name} {path}:\n  console {by_console:?}\n  kubectl {by_kubectl:?}"
+                ));
+            }
+        }
+    }
+    ensure!(
+        wrong.is_empty(),
+        "{place}: {} of {cases_seen} cases end otherwise:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    // Otherwise the comparison shows nothing.
+    ensure!(
+        succeeded * 5 > cases_seen,
+        "only {succeeded} of {cases_seen} cases succeed"
+    );
+    Ok(())
+}
+
+/// Tokens of ServiceAccounts, one for each person, with the person's role.
+async fn tokens(world: &World, namespace: &str) -> Result<BTreeMap<&'static str, String>> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(world.admin.clone(), namespace);
+    let mut tokens = BTreeMap::new();
+    for who in PEOPLE {
+        harness::cluster::objects::create(&accounts, json!({"metadata": {"name": who}})).await?;
+        if who != "none" {
+            let subject = json!({"kind": "ServiceAccount", "name": who, "namespace": namespace});
+            let role = format!("pawl-{who}");
+            world.bind(namespace, &role, &subject).await?;
+            let user = format!("system:serviceaccount:{namespace}:{who}");
+            if who != "state-admin" {
+                world.until_allowed(&user, namespace, &role).await?;
+            }
+        }
+        let token = world
+            .access
+            .kubectl(&["create", "token", who, "-n", namespace])?;
+        tokens.insert(who, token.trim().to_owned());
+    }
+    Ok(tokens)
+}
+
+/// The console's address. Its requests reach the API server as dry runs.
+async fn console(world: &World) -> Result<String> {
+    let mut config = world.access.config().await?;
+    config.auth_info = AuthInfo::default();
+    // The refusals are of people, not of Pawl's processes.
+    config
+        .headers
+        .push((USER_AGENT, HeaderValue::from_static(ACTOR)));
+    let forward = Router::new()
+        .fallback(forward)
+        .with_state(Client::try_from(config)?);
+    let config = Config::new(serve(forward).await?.parse()?);
+    let api_server = ApiServer::without_credentials(config)?;
+    serve(web_console::router(Arc::new(Console { api_server }))).await
+}
+
+async fn serve(router: Router) -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    Ok(url)
+}
+
+async fn forward(State(client): State<Client>, request: Request) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let is_review = path.contains("selfsubjectreviews");
+    if parts.method != Method::GET && !is_review {
+        let mark = if path.contains('?') { '&' } else { '?' };
+        parts.uri = format!("{path}{mark}dryRun=All")
+            .parse()
+            .unwrap_or_default();
+    }
+    let body = axum::body::to_bytes(body, 1 << 20)
+        .await
+        .unwrap_or_default();
+    let request = http::Request::from_parts(parts, KubeBody::from(body.to_vec()));
+    match client.send(request).await {
+        Ok(response) => response.map(Body::new),
+        Err(error) => {
+            let mut response = Response::new(Body::from(error.to_string()));
+            *response.status_mut() = http::StatusCode::BAD_GATEWAY;
+            response
+        }
+    }
+}
+
+async fn by_console(
+    console: &str,
+    token: &str,
+    method: &Method,
+    namespace: &str,
+    path: &str,
+    body: &Value,
+) -> Result<End> {
+    let url = format!("{console}/api/v1/namespaces/{namespace}/{path}");
+    let body = if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    };
+    let request = reqwest::Client::new()
+        .request(method.clone(), url)
+        .bearer_auth(token)
+        .body(body);
+    let response = request.send().await?;
+    let code = response.status().as_u16();
+    let answer: Value = serde_json::from_slice(&response.bytes().await?).unwrap_or_default();
+    let object = if answer["run"].is_null() {
+        &answer["layer"]
+    } else {
+        &answer["run"]
+    };
+    Ok(End {
+        code,
+        words: answer["detail"].as_str().unwrap_or_default().to_owned(),
+        annotations: object["metadata"]["annotations"].clone(),
+    })
+}
+
+async fn by_kubectl(client: &Client, act: &Kubectl, namespace: &str, me: &str) -> Result<End> {
+    let send = async |method: Method, url: &str, kind: &str, body: String| {
+        let mut url = url.replace("NS", namespace);
+        if method != Method::GET {
+            url.push_str("?dryRun=All");
+        }
+        let request = http::Request::builder()
+            .method(method)
+            .uri(url)
+            .header("content-type", format!("application/{kind}json"))
+            .body(body.into_bytes())?;
+        let (code, words, annotations) = match client.request::<Value>(request).await {
+            Ok(object) => (
+                200,
+                String::new(),
+                object["metadata"]["annotations"].clone(),
+            ),
+            // Without a datastore the API server does not serve the group.
+            Err(kube::Error::Api(status)) if status.message.contains("404 page not found") => {
+                (503, UNSERVED.to_owned(), Value::Null)
+            }
+            Err(kube::Error::Api(status)) => (status.code, status.message.clone(), Value::Null),
+            Err(error) => return Err(error).context("no answer"),
+        };
+        Ok(End {
+            code,
+            words,
+            annotations,
+        })
+    };
+    match act {
+        Kubectl::Get(url) => send(Method::GET, url, "", String::new()).await,
+        Kubectl::Post(url, body) => send(Method::POST, url, "", body.to_string()).await,
+        // It reads the object first.
+        Kubectl::Annotate(url, annotations) => {
+            let read = send(Method::GET, url, "", String::new()).await?;
+            if read.code >= 300 {
+                return Ok(read);
+            }
+            let patch = json!({"metadata": {"annotations": annotations}}).to_string();
+            let patch = patch.replace("\"ME\"", &json!(me).to_string());
+            send(Method::PATCH, url, "merge-patch+", patch).await
+        }
+    }
+}
