@@ -1,5 +1,7 @@
 //! The web console on a real API server: who logs in, as whom, and what is refused.
 
+pub(crate) mod oidc;
+
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
@@ -40,6 +42,7 @@ tests! {
 /// The console in this process, on a loopback address.
 struct Served {
     console: Arc<Console>,
+    settings: Settings,
     /// The URL on loopback.
     url: String,
     host: String,
@@ -55,14 +58,10 @@ impl Served {
 
     /// A console whose people use this URL.
     async fn at(world: &World, url: &str) -> Result<Self> {
-        let settings = Settings {
-            web_listen: "127.0.0.1:0".parse()?,
-            url: url.parse()?,
-            session_secret: None,
-            behind_tls_proxy: Vec::new(),
-            web_tls_cert: None,
-            web_tls_key: None,
-        };
+        Self::with(world, settings(url)?).await
+    }
+
+    async fn with(world: &World, settings: Settings) -> Result<Self> {
         let config = world.access.config().await?;
         let (stop, stopped) = watch::channel(false);
         let api_server = api_server::ApiServer::without_credentials(config)?;
@@ -76,6 +75,7 @@ impl Served {
         let serving = serving::connections::serve(router, || (), limits, listener, None, stopped);
         Ok(Self {
             console,
+            settings,
             url: format!("http://{host}"),
             host,
             http: Client::builder().no_proxy().build()?,
@@ -110,6 +110,23 @@ impl Served {
         let request = self.http.get(format!("{}/api/v1/me", self.url));
         read(request.header(name, value).send().await?).await
     }
+}
+
+/// Settings with this URL, on a free port.
+fn settings(url: &str) -> Result<Settings> {
+    Ok(Settings {
+        web_listen: "127.0.0.1:0".parse()?,
+        url: url.parse()?,
+        session_secret: None,
+        behind_tls_proxy: Vec::new(),
+        web_tls_cert: None,
+        web_tls_key: None,
+        oidc_issuer: None,
+        oidc_client_id: None,
+        oidc_client_secret_file: None,
+        oidc_ca: None,
+        oidc_scopes: Vec::new(),
+    })
 }
 
 async fn read(response: Response) -> Result<(u16, Value)> {
@@ -351,7 +368,6 @@ async fn forged_proxy_headers_are_not_believed(world: World) -> Result<()> {
 async fn raw(host: &str, bytes: &str) -> Result<String> {
     let mut stream = TcpStream::connect(host).await?;
     stream.write_all(bytes.as_bytes()).await?;
-    stream.shutdown().await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     Ok(answer)
@@ -360,7 +376,7 @@ async fn raw(host: &str, bytes: &str) -> Result<String> {
 async fn smuggled_request_is_not_served(world: World) -> Result<()> {
     let served = Served::start(&world).await?;
     let host = &served.host;
-    let inner = format!("GET /api/v1/me HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let inner = format!("GET /api/v1/me HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     let head = format!(
         "POST /api/v1/logout HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\nPawl-Request: 1\r\n"
     );

@@ -95,6 +95,7 @@ fn main() -> Result<ExitCode> {
         chart::datastore::tests(),
         conformance::tests(),
         console::tests(),
+        console::oidc::tests(),
         objects::tests(),
         convert::tests(),
         upgrade::tests(),
