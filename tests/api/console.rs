@@ -1,5 +1,7 @@
 //! The web console on a real API server: who logs in, as whom, and what is refused.
 
+pub(crate) mod oidc;
+
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
@@ -40,12 +42,25 @@ tests! {
 /// The console in this process, on a loopback address.
 struct Served {
     console: Arc<Console>,
+    settings: Settings,
     /// The URL on loopback.
     url: String,
     host: String,
     http: Client,
     _serving: JoinHandle<()>,
     _stop: watch::Sender<bool>,
+}
+
+/// A console in this process, with its default settings, that never stops.
+///
+/// # Errors
+/// The settings cannot be used.
+pub(crate) fn console(api_server: api_server::ApiServer) -> Result<Arc<Console>> {
+    let (sender, stopped) = watch::channel(false);
+    // A sender that is dropped ends all streams.
+    std::mem::forget(sender);
+    let settings = settings("http://127.0.0.1:8444")?;
+    Console::new(&settings, api_server, &[7; 32], false, stopped).map(Arc::new)
 }
 
 impl Served {
@@ -55,17 +70,10 @@ impl Served {
 
     /// A console whose people use this URL.
     async fn at(world: &World, url: &str) -> Result<Self> {
-        let settings = Settings {
-            web_listen: "127.0.0.1:0".parse()?,
-            url: url.parse()?,
-            session_secret: None,
-            behind_tls_proxy: Vec::new(),
-            oidc_issuer: None,
-            oidc_client_id: None,
-            oidc_client_secret_file: None,
-            oidc_ca: None,
-            oidc_scopes: Vec::new(),
-        };
+        Self::with(world, settings(url)?).await
+    }
+
+    async fn with(world: &World, settings: Settings) -> Result<Self> {
         let config = world.access.config().await?;
         let (stop, stopped) = watch::channel(false);
         let api_server = api_server::ApiServer::without_credentials(config)?;
@@ -79,6 +87,7 @@ impl Served {
         let serving = serving::connections::serve(router, || (), limits, listener, None, stopped);
         Ok(Self {
             console,
+            settings,
             url: format!("http://{host}"),
             host,
             http: Client::builder().no_proxy().build()?,
@@ -113,6 +122,21 @@ impl Served {
         let request = self.http.get(format!("{}/api/v1/me", self.url));
         read(request.header(name, value).send().await?).await
     }
+}
+
+/// Settings with this URL, on a free port.
+fn settings(url: &str) -> Result<Settings> {
+    Ok(Settings {
+        web_listen: "127.0.0.1:0".parse()?,
+        url: url.parse()?,
+        session_secret: None,
+        behind_tls_proxy: Vec::new(),
+        oidc_issuer: None,
+        oidc_client_id: None,
+        oidc_client_secret_file: None,
+        oidc_ca: None,
+        oidc_scopes: Vec::new(),
+    })
 }
 
 async fn read(response: Response) -> Result<(u16, Value)> {
@@ -354,7 +378,6 @@ async fn forged_proxy_headers_are_not_believed(world: World) -> Result<()> {
 async fn raw(host: &str, bytes: &str) -> Result<String> {
     let mut stream = TcpStream::connect(host).await?;
     stream.write_all(bytes.as_bytes()).await?;
-    stream.shutdown().await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     Ok(answer)
@@ -363,7 +386,7 @@ async fn raw(host: &str, bytes: &str) -> Result<String> {
 async fn smuggled_request_is_not_served(world: World) -> Result<()> {
     let served = Served::start(&world).await?;
     let host = &served.host;
-    let inner = format!("GET /api/v1/me HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let inner = format!("GET /api/v1/me HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     let head = format!(
         "POST /api/v1/logout HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\nPawl-Request: 1\r\n"
     );

@@ -286,7 +286,7 @@ async fn console(world: &World) -> Result<String> {
         .with_state(Client::try_from(config)?);
     let config = Config::new(serve(forward).await?.parse()?);
     let api_server = ApiServer::without_credentials(config)?;
-    serve(web_console::router(Arc::new(Console { api_server }))).await
+    serve(web_console::router(super::console::console(api_server)?)).await
 }
 
 async fn serve(router: Router) -> Result<String> {

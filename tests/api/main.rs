@@ -96,6 +96,7 @@ fn main() -> Result<ExitCode> {
         chart::datastore::tests(),
         conformance::tests(),
         console::tests(),
+        console::oidc::tests(),
         console_acts::tests(),
         objects::tests(),
         convert::tests(),

@@ -33,6 +33,8 @@ use k8s_openapi::api::{
 use kube::{Api, Client, ResourceExt, api::PostParams};
 use serde_json::{Value, json};
 
+use crate::console::oidc::Issuer;
+
 /// The user name of the controller.
 pub(crate) const CONTROLLER: &str = "system:serviceaccount:pawl-system:pawl-controller";
 /// The API group of Burrito's CRDs, which have the same names as ours.
@@ -117,6 +119,8 @@ pub(crate) fn left_out() -> Option<&'static str> {
 pub(crate) struct World {
     pub(crate) access: Access,
     pub(crate) admin: Client,
+    /// An OIDC issuer that the API server trusts once it serves.
+    pub(crate) issuer: Arc<Issuer>,
     next: Arc<AtomicU32>,
 }
 
@@ -125,11 +129,15 @@ impl World {
     pub(crate) async fn start(policies: bool) -> Result<(Self, ControlPlane)> {
         // This server is not shared with other suites: tests simulate kubelet and controllers on it, and the servers of this suite differ
         // in CRDs, policies and version.
-        let plane = ControlPlane::start(&[]).await?;
+        let issuer = Issuer::new()?;
+        let flags = issuer.flags();
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        let plane = ControlPlane::start(&flags).await?;
         let access: Access = (*plane).clone();
         let world = Self {
             admin: access.client().await?,
             access,
+            issuer: Arc::new(issuer),
             next: Arc::default(),
         };
         // First, before any kubectl has cached discovery data.

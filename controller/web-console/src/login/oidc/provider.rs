@@ -7,15 +7,15 @@ use axum::http::StatusCode;
 use futures::future::BoxFuture;
 use openidconnect::{
     AsyncHttpClient, AuthorizationCode, ClientId, ClientSecret, CsrfToken, HttpRequest,
-    HttpResponse, IssuerUrl, Nonce, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, Scope,
-    TokenResponse as _,
+    HttpResponse, IssuerUrl, Nonce, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl,
+    RequestTokenError, Scope, TokenResponse as _,
     core::{CoreAuthenticationFlow, CoreClient, CoreProviderMetadata},
 };
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{problem::Problem, settings::Settings};
 
-use super::{Attempt, callback};
+use super::{Attempt, callback, problem};
 
 /// Age at which endpoints and keys are read again.
 const FRESH: Duration = Duration::from_secs(600);
@@ -221,7 +221,13 @@ impl Provider {
             .set_pkce_verifier(verifier)
             .request_async(&self.http)
             .await;
-        let answer = answer.map_err(|error| self.unavailable(&error))?;
+        let answer = answer.map_err(|error| match &error {
+            RequestTokenError::ServerResponse(error) => problem(&format!(
+                "the provider refused the code ({})",
+                error.error()
+            )),
+            _ => self.unavailable(&error),
+        })?;
         let Some(token) = answer.id_token() else {
             return Err(Problem::new(
                 StatusCode::FORBIDDEN,
