@@ -9,6 +9,7 @@ mod cel;
 mod chart;
 mod claims;
 mod conformance;
+mod console_lists;
 mod convert;
 mod enforcement;
 mod faults;
@@ -93,6 +94,7 @@ fn main() -> Result<ExitCode> {
         chart::tests(),
         chart::datastore::tests(),
         conformance::tests(),
+        console_lists::tests(),
         objects::tests(),
         convert::tests(),
         upgrade::tests(),
