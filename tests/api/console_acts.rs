@@ -3,7 +3,7 @@
 //!
 //! All writes are dry runs: the console's way to the API server adds `dryRun`.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use axum::{
@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, Client, Config, client::Body as KubeBody, config::AuthInfo};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use web_console::{Console, api_server::ApiServer, pages::stored::UNSERVED};
+use web_console::{api_server::ApiServer, pages::stored::UNSERVED};
 
 use crate::{
     matrix,

@@ -11,6 +11,7 @@ mod claims;
 mod conformance;
 mod console;
 mod console_acts;
+mod console_lists;
 mod convert;
 mod enforcement;
 mod faults;
@@ -98,6 +99,7 @@ fn main() -> Result<ExitCode> {
         console::tests(),
         console::oidc::tests(),
         console_acts::tests(),
+        console_lists::tests(),
         objects::tests(),
         convert::tests(),
         upgrade::tests(),

@@ -1,6 +1,6 @@
 //! The inbox: what needs the person, what runs, what waits, and what has just finished.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use axum::{Router, extract::State, http::HeaderMap, response::Response, routing::get};
 use schemars::JsonSchema;
@@ -87,7 +87,7 @@ async fn read(
 ) -> Result<Response, Problem> {
     let runs = console.scope(&person, RUNS).await?;
     let layers = console.scope(&person, LAYERS).await?;
-    let waiting: std::collections::BTreeSet<_> = {
+    let waiting: BTreeSet<_> = {
         let tables = console.rows.complete()?;
         let rows = tables.runs.rows().map(|held| &held.row);
         let waiting = rows.filter(|row| runs.has(&row.namespace) && awaits(row));
@@ -196,8 +196,6 @@ fn why_of_layer(row: &LayerRow) -> Option<Why> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use serde_json::{Value, json};
 
     use super::*;

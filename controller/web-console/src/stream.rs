@@ -64,8 +64,20 @@ pub struct RowEvent {
     pub kind: Kind,
     pub namespace: Box<str>,
     pub name: Box<str>,
-    /// Null: it is gone.
+    /// Null: it is gone, or the inbox has to be read again.
     pub row: Option<AnyRow>,
+}
+
+impl RowEvent {
+    /// The inbox has to be read again.
+    fn inbox() -> Self {
+        Self {
+            kind: Kind::Inbox,
+            namespace: "".into(),
+            name: "".into(),
+            row: None,
+        }
+    }
 }
 
 /// A row of a topic.
@@ -118,7 +130,7 @@ impl Topics {
         match kind {
             Kind::Layer if self.layers => true,
             Kind::Run if self.runs => true,
-            Kind::Repository => false,
+            Kind::Repository | Kind::Inbox => false,
             _ => !self.objects.is_empty() && self.objects.contains(&(kind, name.clone())),
         }
     }
@@ -136,7 +148,7 @@ impl Rights {
         match kind {
             Kind::Layer => self.layers.has(namespace),
             Kind::Run => self.runs.has(namespace),
-            Kind::Repository => false,
+            Kind::Repository | Kind::Inbox => false,
         }
     }
 }
@@ -198,7 +210,7 @@ fn batch(
                 let row = tables.runs.get(key).cloned();
                 row.map(|row| AnyRow::Run(Box::new(row)))
             }
-            Kind::Repository => None,
+            Kind::Repository | Kind::Inbox => None,
         },
     });
     let batch = Batch {
@@ -369,7 +381,8 @@ impl Live {
 /// The events of a batch. The last one alone has the position: a browser that is cut off before it gets all of them again.
 fn events(batch: &Batch, position: Sequence, is_first: bool) -> Vec<Event> {
     let plain = |name: &str| Event::default().event(name).data("{}");
-    let rows = batch.rows.iter();
+    let inbox = batch.inbox.then(RowEvent::inbox);
+    let rows = batch.rows.iter().chain(&inbox);
     let rows = rows.filter_map(|row| serde_json::to_string(row).ok());
     let first = match (batch.resync, is_first) {
         (true, _) => Some(plain("resync")),
@@ -379,7 +392,6 @@ fn events(batch: &Batch, position: Sequence, is_first: bool) -> Vec<Event> {
     let mut events: Vec<_> = first
         .into_iter()
         .chain(rows.map(|row| Event::default().event("row").data(row)))
-        .chain(batch.inbox.then(|| plain("inbox")))
         .collect();
     if let Some(last) = events.pop() {
         events.push(last.id(position.to_string()));

@@ -21,6 +21,8 @@ pub enum Kind {
     Layer,
     Run,
     Repository,
+    /// Of events alone: something in the inbox changed.
+    Inbox,
 }
 
 /// The number of a change, and the process that counts: another one, or this one after a restart, counts anew.

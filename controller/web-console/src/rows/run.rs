@@ -158,15 +158,6 @@ impl RunRow {
                 .map(|name| name.as_str().into()),
         }
     }
-
-    /// Whether a pod works on it, or starts.
-    pub fn is_running(&self) -> bool {
-        self.wait.is_none()
-            && matches!(
-                self.phase,
-                Phase::Setup | Phase::Init | Phase::Plan | Phase::Apply
-            )
-    }
 }
 
 /// At most 256 characters of a text.
