@@ -5,6 +5,7 @@
 //! that guard `kubectl` guard the browser.
 
 pub mod api_server;
+pub mod assets;
 pub mod person;
 pub mod problem;
 

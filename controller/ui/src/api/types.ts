@@ -1,0 +1,27 @@
+// Names for the types of the OpenAPI description.
+import type { components } from './schema';
+
+type Schemas = components['schemas'];
+export type Act = Schemas['Act'];
+export type ActRequest = Schemas['Request'];
+export type Attribute = Schemas['Attribute'];
+export type Change = Schemas['Change'];
+export type Inbox = Schemas['Inbox'];
+export type LayerPage = Schemas['LayerPage'];
+export type LayerRow = Schemas['LayerRow'];
+export type Me = Schemas['Me'];
+export type Problem = Schemas['Problem'];
+export type RepositoryPage = Schemas['RepositoryPage'];
+export type RepositoryRow = Schemas['RepositoryRow'];
+export type RowEvent = Schemas['RowEvent'];
+export type RunPage = Schemas['RunPage'];
+export type RunRow = Schemas['RunRow'];
+export type Run = Schemas['TerraformRun'];
+export type Facet = Schemas['Facet'];
+export interface Rows<T> {
+  items: T[];
+  total: number;
+  facets: Record<string, Facet[]>;
+  next?: string | null;
+  sequence: number;
+}
