@@ -15,14 +15,14 @@ const results = { Succeeded: ['Applied', 'NoChanges'], Failed: ['Failed', 'Indet
 const runRow = (i) => {
   const phase = phases[i % 6];
   const ended = phase in results;
-  return { namespace: `team-${i % 7}`, name: `network-prod-${(i * 7919).toString(36)}`, created: ago(60 + i * 97), layer: `network-${i % 50}`, phase, ...(ended ? { result: results[phase][i % 2], completionTime: ago(i * 97) } : {}), ...(phase === 'Pending' ? { waits: 'StateInUse', place: i } : { startTime: ago(41 + i * 97) }), revision: REV, add: i % 5, change: i % 3, destroy: i % 4, replace: i % 4 && 1, ...(phase === 'Apply' ? { done: 12, total: 40 } : {}) };
+  return { namespace: `team-${i % 7}`, name: `network-prod-${(i * 7919).toString(36)}`, createdAt: ago(60 + i * 97), layer: `network-${i % 50}`, phase, ...(ended ? { result: results[phase][i % 2], endedAt: ago(i * 97) } : {}), ...(phase === 'Pending' ? { wait: { why: 'Queued', place: i } } : {}), revision: REV, changes: { add: i % 5, change: i % 3, destroy: i % 4, replace: i % 4 && 1 }, ...(phase === 'Apply' ? { progress: { done: 12, total: 40 } } : {}) };
 };
-const layerRow = (i) => ({ namespace: `team-${i % 7}`, name: `network-${i}`, state: ['Idle', 'PlanNeeded', 'ApplyNeeded'][i % 3], repository: `infra-${i % 9}`, path: `stacks/network/${i}`, ref: 'main', revision: REV, lastResult: ['NoChanges', 'Applied', 'Failed'][i % 3], ...(i % 11 ? {} : { driftSince: ago(i * 500 + 4000) }), ...(i % 13 ? {} : { waitsFor: 'vpc' }) });
+const layerRow = (i) => ({ namespace: `team-${i % 7}`, name: `network-${i}`, state: ['Idle', 'PlanNeeded', 'ApplyNeeded'][i % 3], repository: `infra-${i % 9}`, path: `stacks/network/${i}`, ref: 'main', revision: REV, lastResult: ['NoChanges', 'Applied', 'Failed'][i % 3], ...(i % 11 ? {} : { driftSince: ago(i * 500 + 4000) }), ...(i % 13 ? {} : { reason: 'WaitsForLayer' }) });
 const page = (all, make, facets, query) => {
   const from = Number(query.get('cursor') ?? 0);
   const limit = Number(query.get('limit') ?? 100);
   const items = Array.from({ length: Math.min(limit, all - from) }, (_, i) => make(from + i));
-  return { items, total: all, facets, next: from + limit < all ? String(from + limit) : null, sequence: 1 };
+  return { items, total: all, facets, next: from + limit < all ? String(from + limit) : null, sequence: '1' };
 };
 const act = (name, label, more = {}) => ({ act: name, label, danger: false, needs: [], remark: false, kubectl: `kubectl annotate -n prod --overwrite terraformrun/7f3c pawl.run/${name}=true`, ...more });
 const metadata = (name) => ({ name, namespace: 'prod', uid: 'u', creationTimestamp: ago(400), labels: { 'pawl.run/layer': 'network-prod' } });
@@ -62,7 +62,7 @@ function answer(path, query, method) {
   const isEmpty = state.fail === 'empty';
   if (path === 'layers') return page(isEmpty ? 0 : 10_000, layerRow, facets, query);
   if (path === 'runs') return page(isEmpty ? 0 : 20_000, runRow, phaseFacets, query);
-  if (path === 'repositories') return page(isEmpty ? 0 : 9, (i) => ({ namespace: 'prod', name: `infra-${i}`, url: 'https://git.example/infra.git', state: i === 3 ? 'Failed' : 'Ready', revision: REV }), {}, query);
+  if (path === 'repositories') return page(isEmpty ? 0 : 9, (i) => ({ namespace: 'prod', name: `infra-${i}`, url: 'https://git.example/infra.git', state: i === 3 ? 'Failing' : 'Ready', layers: 12, refs: 3, failing: i === 3 ? 1 : 0 }), {}, query);
   if (path === 'inbox') {
     const of = (n, k) => (isEmpty ? [] : Array.from({ length: n }, (_, i) => runRow(i * 6 + k)));
     return { needs: isEmpty ? [] : [{ why: 'AwaitingApproval', run: { ...runRow(0), namespace: 'prod', name: '7f3c' } }, { why: 'Indeterminate', run: { ...runRow(10), namespace: 'prod', name: 'failed' } }, { why: 'Drifted', layer: layerRow(11) }], running: of(3, 1), queue: of(4, 5), finished: of(5, 3) };
