@@ -23,5 +23,5 @@ export interface Rows<T> {
   total: number;
   facets: Record<string, Facet[]>;
   next?: string | null;
-  sequence: number;
+  sequence: string;
 }
