@@ -7,6 +7,8 @@ use serde::de::DeserializeOwned;
 
 use serving::call::{CallError, call};
 
+/// The `User-Agent` of requests for people.
+const AGENT: &str = "pawl-web-console";
 /// Maximum length of a token, in bytes.
 const LONGEST: usize = 16 << 10;
 
@@ -85,7 +87,8 @@ impl ApiServer {
 }
 
 fn sign(request: &mut Request<Vec<u8>>, token: &Token) {
-    request
-        .headers_mut()
-        .insert(header::AUTHORIZATION, token.0.clone());
+    let headers = request.headers_mut();
+    headers.insert(header::AUTHORIZATION, token.0.clone());
+    // The audit log tells by it that a person acted in the console.
+    headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
 }
