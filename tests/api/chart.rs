@@ -283,7 +283,7 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
             "server.behindTlsProxy": ["10.0.0.0/8"], "watchNamespaces": ["a", "b"]}),
     )?;
     restricted(&all, SERVER)?;
-    let wanted = "server --listen=0.0.0.0:8443 --web-listen=0.0.0.0:8444 --session-secret=default/pawl-server-sessions \
+    let wanted = "server --listen=0.0.0.0:8443 --web-listen=0.0.0.0:8444 --session-secret=pawl-system/pawl-server-sessions \
         --url=https://pawl.example.com/a --behind-tls-proxy=10.0.0.0/8 --metrics-listen=0.0.0.0:8080 --watch-namespaces=a,b";
     ensure!(
         arguments(&all, SERVER)?.join(" ") == wanted,
@@ -316,7 +316,10 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
     });
     holds(&all, wanted)?;
     let bound = bindings(&all, "pawl-server");
-    ensure!(bound == "a/pawl-server b/pawl-server", "{bound}");
+    ensure!(
+        bound == "a/pawl-server b/pawl-server pawl-system/pawl-server-sessions",
+        "{bound}"
+    );
     let tls = render(
         &json!({"server.hooks.enabled": true, "server.tls.existingSecret": "cert",
             "policies.install": false}),

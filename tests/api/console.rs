@@ -5,7 +5,10 @@ pub(crate) mod oidc;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use harness::{cluster::objects, wait};
+use harness::{
+    cluster::{access::ACTOR, objects},
+    wait,
+};
 use k8s_openapi::api::{
     authentication::v1::TokenRequest, core::v1::ServiceAccount, rbac::v1::ClusterRoleBinding,
 };
@@ -63,6 +66,17 @@ pub(crate) fn console(api_server: api_server::ApiServer) -> Result<Arc<Console>>
     Console::new(&settings, api_server, &[7; 32], false, stopped).map(Arc::new)
 }
 
+/// The API server for a console's people. The requests count as a test's: an account that logs in is no agent.
+///
+/// # Errors
+/// The configuration cannot be used.
+pub(crate) async fn api_server(world: &World) -> Result<api_server::ApiServer> {
+    let mut config = world.access.config().await?;
+    let actor = header::HeaderValue::from_static(ACTOR);
+    config.headers.push((header::USER_AGENT, actor));
+    api_server::ApiServer::without_credentials(config)
+}
+
 impl Served {
     async fn start(world: &World) -> Result<Self> {
         Self::at(world, "http://127.0.0.1:8444").await
@@ -74,9 +88,8 @@ impl Served {
     }
 
     async fn with(world: &World, settings: Settings) -> Result<Self> {
-        let config = world.access.config().await?;
         let (stop, stopped) = watch::channel(false);
-        let api_server = api_server::ApiServer::without_credentials(config)?;
+        let api_server = api_server(world).await?;
         let secret = session::secret::read(&world.admin, None).await?;
         let console = Console::new(&settings, api_server, &secret, false, stopped.clone())?;
         let console = Arc::new(console);

@@ -9,9 +9,11 @@ use reqwest::{Client, Response};
 use serde_json::{Value, json};
 use serving::connections::{self, Limits};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
-use web_console::api_server::ApiServer;
 
-use crate::world::{PATIENCE, World, plan, tests};
+use crate::{
+    console,
+    world::{PATIENCE, World, plan, tests},
+};
 
 tests! {
     Guarded: lists_and_stream_show_what_roles_give,
@@ -27,8 +29,7 @@ struct Served {
 
 impl Served {
     async fn start(world: &World, namespaces: &[&str]) -> Result<Self> {
-        let api_server = ApiServer::without_credentials(world.access.config().await?)?;
-        let console = super::console::console(api_server)?;
+        let console = console::console(console::api_server(world).await?)?;
         let client = world.process("pawl-server").await?;
         for namespace in namespaces {
             console.rows.watch(&client, Some(namespace));
@@ -135,6 +136,9 @@ async fn lists_and_stream_show_what_roles_give(world: World) -> Result<()> {
     for namespace in both {
         world.create(namespace, "waits", &json!({})).await?;
         world.create(namespace, "starts", &json!({})).await?;
+        world
+            .status(namespace, "waits", &json!({"phase": "Pending"}))
+            .await?;
         let agent = world.open(namespace, "waits", 1).await?;
         agent.plans(1).await?;
         let waits = json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')});
@@ -193,17 +197,13 @@ async fn lists_and_stream_show_what_roles_give(world: World) -> Result<()> {
     let mut events = served.stream(&approver, "topic=runs", None).await?;
     let (open, _, id) = events.next().await?;
     ensure!(open == "open" && id.is_some(), "{open} {id:?}");
+    let mut agents = Vec::new();
     for namespace in [&b, &a] {
-        world
-            .status(
-                namespace,
-                "starts",
-                &json!({"phase": "Pending", "message": "m"}),
-            )
-            .await?;
-        world
-            .status(namespace, "starts", &json!({"phase": "Setup"}))
-            .await?;
+        let pending = json!({"phase": "Pending", "message": "m"});
+        world.status(namespace, "starts", &pending).await?;
+        let agent = world.open(namespace, "starts", 1).await?;
+        agent.status(&agent.adoption(1, '0')).await?;
+        agents.push(agent);
     }
     let (row, data, id) = events.next().await?;
     ensure!(
@@ -212,9 +212,8 @@ async fn lists_and_stream_show_what_roles_give(world: World) -> Result<()> {
     );
     drop(events);
     let seen = id.context("no id")?;
-    world
-        .status(&a, "starts", &json!({"phase": "Init"}))
-        .await?;
+    let agent = agents.pop().context("no agent")?;
+    agent.status(&json!({"phase": "Init"})).await?;
     let mut events = served.stream(&approver, "topic=runs", Some(&seen)).await?;
     let (_, data, _) = loop {
         let next = events.next().await?;
