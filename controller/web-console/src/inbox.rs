@@ -45,6 +45,7 @@ pub struct Totals {
 
 /// What needs a person: a run or a layer.
 #[derive(Serialize, JsonSchema)]
+#[schemars(rename = "InboxNeed")]
 pub struct Need {
     pub why: Why,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,12 @@ use serde_json::{Map, Value, json};
 use crate::{
     Console,
     acts::Request,
+    inbox::Inbox,
+    lists::page::Page,
+    login::{Me, Ways, code, token},
     pages::{layer::LayerPage, log, namespace::Unlock, repository::RepositoryPage, run::RunPage},
+    rows::{layer::LayerRow, repository::RepositoryRow, run::RunRow},
+    stream::RowEvent,
 };
 
 /// The generated file, from the crate's directory.
@@ -24,6 +29,8 @@ pub enum Answer {
     Text,
     /// JSON, one document a line: the first of one type, the others of another.
     Lines(Of, Of),
+    /// Server-sent events with this data.
+    Events(Of),
     /// No content.
     Empty,
 }
@@ -68,12 +75,86 @@ const fn with(operation: Operation, query: &'static [&'static str]) -> Operation
     Operation { query, ..operation }
 }
 
+/// Parameters of all lists; each list has filters beside them.
+const LIST: [&str; 7] = [
+    "q",
+    "sort",
+    "limit",
+    "cursor",
+    "state",
+    "namespace",
+    "reason",
+];
+
 /// All operations.
 pub const OPERATIONS: &[Operation] = &[
     read(
         "/openapi.json",
         "This description",
         Answer::Json(of::<Value>),
+    ),
+    read("/me", "The person who asks", Answer::Json(of::<Me>)),
+    read("/login", "The ways to log in", Answer::Json(of::<Ways>)),
+    change(
+        "/login/token",
+        "Logs in with a token; sets cookies",
+        of::<token::Given>,
+        Answer::Json(of::<Me>),
+    ),
+    change(
+        "/login/code",
+        "Logs in with a code, once; sets cookies",
+        of::<code::Given>,
+        Answer::Json(of::<Me>),
+    ),
+    change(
+        "/codes",
+        "Makes a code that logs in once, with a bearer token",
+        of::<()>,
+        Answer::Json(of::<code::Code>),
+    ),
+    change(
+        "/logout",
+        "Ends the session and its streams",
+        of::<()>,
+        Answer::Empty,
+    ),
+    with(
+        read(
+            "/layers",
+            "A page of layers; `repository` is a filter too",
+            Answer::Json(of::<Page<LayerRow>>),
+        ),
+        &LIST,
+    ),
+    with(
+        read(
+            "/runs",
+            "A page of runs; `phase`, `result`, `action` and `layer` are filters too",
+            Answer::Json(of::<Page<RunRow>>),
+        ),
+        &LIST,
+    ),
+    with(
+        read(
+            "/repositories",
+            "A page of repositories",
+            Answer::Json(of::<Page<RepositoryRow>>),
+        ),
+        &LIST,
+    ),
+    read(
+        "/inbox",
+        "What needs the person, runs, waits and has finished",
+        Answer::Json(of::<Inbox>),
+    ),
+    with(
+        read(
+            "/stream",
+            "Changed rows of topics, as server-sent events `row` and `resync`",
+            Answer::Events(of::<RowEvent>),
+        ),
+        &["topic", "after"],
     ),
     read(
         "/namespaces/{namespace}/runs/{name}",
@@ -220,6 +301,7 @@ impl Operation {
                     json!({"application/x-ndjson": {"schema": {"anyOf": any}}}),
                 )
             }
+            Answer::Events(of) => (200, json!({"text/event-stream": {"schema": of(generator)}})),
             Answer::Empty => (204, Value::Null),
         };
         let mut answer = json!({"description": self.summary});
@@ -264,7 +346,9 @@ mod tests {
             let text: String = text.split_whitespace().collect();
             for piece in text.split(concat!(".rou", "te(\"")).skip(1) {
                 let route = piece.split('"').next().unwrap();
-                found.insert(route.strip_prefix("/api/v1").unwrap_or(route).to_owned());
+                if !route.starts_with("/login/oidc") {
+                    found.insert(route.strip_prefix("/api/v1").unwrap_or(route).to_owned());
+                }
             }
         }
     }

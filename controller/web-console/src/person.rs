@@ -12,6 +12,7 @@ use kube::{
     Resource,
     api::{Patch, PatchParams},
 };
+use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ use crate::{
 };
 
 /// How a person proves who they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub enum Method {
     /// A session with a token of the person's own.
     Token,

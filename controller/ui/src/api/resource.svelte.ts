@@ -26,8 +26,11 @@ export class Resource<T> {
       if (patched) this.data = patched;
       else this.soon(event ? 400 : 0);
     });
+    // Repositories change with their refs only, so they have no topic.
+    const timer = topics.length === 0 ? setInterval(() => this.soon(0), 30_000) : undefined;
     return () => {
       end();
+      clearInterval(timer);
       clearTimeout(this.again);
       this.controller.abort();
       this.controller = new AbortController();

@@ -34,6 +34,7 @@ export class List<T extends Named> extends Resource<Rows<T>> {
         return rows;
       },
       (rows, event: RowEvent) => {
+        if (`${event.kind.toLowerCase()}s` !== kind) return rows;
         const row = event.row as T | null | undefined;
         const at = rows.items.findIndex((it) => it.namespace === event.namespace && it.name === event.name);
         // Order and counts may change as well, which only the server knows.

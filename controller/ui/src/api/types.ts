@@ -3,7 +3,7 @@ import type { components } from './schema';
 
 type Schemas = components['schemas'];
 export type Act = Schemas['Act'];
-export type ActRequest = Schemas['Request'];
+export type ActRequest = Partial<Schemas['Request']>;
 export type Attribute = Schemas['Attribute'];
 export type Change = Schemas['Change'];
 export type Inbox = Schemas['Inbox'];
@@ -14,10 +14,18 @@ export type Problem = Schemas['Problem'];
 export type RepositoryPage = Schemas['RepositoryPage'];
 export type RepositoryRow = Schemas['RepositoryRow'];
 export type RowEvent = Schemas['RowEvent'];
-export type RunPage = Schemas['RunPage'];
+export type RunPage = Schemas['RunPage'] & { run: Run };
 export type RunRow = Schemas['RunRow'];
-export type Run = Schemas['TerraformRun'];
-export type Facet = Schemas['Facet'];
+export type Run = Schemas['TerraformRun'] & { metadata: Metadata };
+/** The part of an object's metadata that pages read; the description leaves it to Kubernetes. */
+export interface Metadata {
+  name: string;
+  namespace: string;
+  creationTimestamp?: string;
+  labels?: Record<string, string>;
+  annotations?: Record<string, string>;
+}
+export type Facet = Schemas['Count'];
 export interface Rows<T> {
   items: T[];
   total: number;

@@ -8,6 +8,7 @@ use std::{
 
 use axum::{Extension, body::Bytes, extract::State, http::StatusCode, response::Response};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -85,7 +86,7 @@ fn hash(code: &str) -> [u8; 32] {
 }
 
 /// A code, and the link that uses it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct Code {
     code: String,
     /// The code is in the fragment, which browsers do not send.
@@ -108,8 +109,10 @@ pub(super) async fn make(
     Ok(json(StatusCode::CREATED, &Code { code, link }))
 }
 
-#[derive(Deserialize)]
-struct Given {
+/// The body of this login.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "GivenCode")]
+pub struct Given {
     code: String,
 }
 

@@ -2,7 +2,7 @@
 
 pub mod code;
 pub mod oidc;
-mod token;
+pub mod token;
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use axum::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::UserInfo;
+use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -42,13 +43,14 @@ pub fn router(console: &Arc<Console>) -> Router<Arc<Console>> {
 }
 
 /// The person who asks.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Me {
     user: String,
     groups: Vec<String>,
     method: Method,
     /// The end of the session if it is not used, or of the bearer token; `null` if that has none.
+    #[schemars(with = "Option<String>")]
     expires_at: Option<Timestamp>,
     /// The URL that people use.
     url: String,
@@ -74,8 +76,8 @@ async fn me(State(console): State<Arc<Console>>, person: Person) -> Response {
 }
 
 /// The ways to log in.
-#[derive(Serialize)]
-struct Ways {
+#[derive(Serialize, JsonSchema)]
+pub struct Ways {
     /// The URL that begins a login by OIDC, to which `?next=PATH` may be added; `null` without a provider.
     oidc: Option<String>,
 }

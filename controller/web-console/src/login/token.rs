@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use axum::{Extension, body::Bytes, extract::State, response::Response};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{Console, api_server::Token, person::Method, problem::Problem, session::Session};
 
 use super::{establish, parsed, refused};
 
-#[derive(Deserialize)]
-struct Given {
+/// The body of this login.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "GivenToken")]
+pub struct Given {
     token: String,
 }
 
