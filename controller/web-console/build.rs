@@ -1,8 +1,8 @@
 //! Makes the table of the web UI's files from `../ui/dist`. Without that folder the table is empty, and Node is not needed.
 
-use std::{env, fs, path::Path};
+use std::{env, error::Error, fmt::Write as _, fs, path::Path};
 
-fn main() {
+fn main() -> Result<(), Box<dyn Error>> {
     let dist = Path::new(&env::var("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../ui/dist");
     println!("cargo::rerun-if-changed={}", dist.display());
     let mut rows = String::new();
@@ -18,15 +18,16 @@ fn main() {
         for name in names {
             let path = dist.join(folder).join(&name);
             let path = path.display();
-            rows.push_str(&format!(
-                "Asset {{ name: {:?}, plain: include_bytes!({:?}), brotli: include_bytes!({:?}) }},\n",
+            writeln!(
+                rows,
+                "Asset {{ name: {:?}, plain: include_bytes!({:?}), brotli: include_bytes!({:?}) }},",
                 format!("{folder}{name}"),
                 path.to_string(),
                 format!("{path}.br"),
-            ));
+            )?;
         }
     }
     let out = Path::new(&env::var("OUT_DIR").unwrap_or_default()).join("assets.in");
-    fs::write(&out, format!("&[\n{rows}]\n"))
-        .unwrap_or_else(|error| panic!("cannot write {}: {error}", out.display()));
+    fs::write(&out, format!("&[\n{rows}]\n"))?;
+    Ok(())
 }

@@ -28,7 +28,7 @@ struct Sent<'a> {
     body: Value,
 }
 
-fn post<'a>(path: &'a str, body: Value) -> Sent<'a> {
+fn post(path: &str, body: Value) -> Sent<'_> {
     let headers = CHANGE.map(|(name, value)| (name, value.to_owned()));
     Sent {
         method: Method::POST,

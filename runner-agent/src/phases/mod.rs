@@ -416,7 +416,7 @@ impl Work for PhaseRunner {
         )
         .await?;
         let (report, planned) = self
-            .whose_disk(self.run_plan(&initialised, &notices).await)
+            .whose_disk(Box::pin(self.run_plan(&initialised, &notices)).await)
             .await?;
         self.take_back(handed);
         self.enter(Stage::Planned(Arc::new(planned)));

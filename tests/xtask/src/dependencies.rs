@@ -30,8 +30,11 @@ const BANNED: &[&str] = &[
     "aws-lc-sys",
     "serde_yaml",
 ];
-/// Crates that only these crates may depend on. Times are jiff's; `object_store` needs chrono.
-const ONLY_BY: &[(&str, &[&str])] = &[("chrono", &["object_store"])];
+/// Crates that only these crates may depend on. Times are jiff's; `object_store` and the client of OIDC need chrono.
+const ONLY_BY: &[(&str, &[&str])] = &[(
+    "chrono",
+    &["object_store", "oauth2", "openidconnect", "serde_with"],
+)];
 
 #[derive(Deserialize)]
 struct Metadata {

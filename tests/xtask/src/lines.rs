@@ -53,7 +53,7 @@ impl AddAssign for Lines {
     }
 }
 
-/// Counts `.rs`, `.ts` and `.svelte` files by the directory of their package, relative to `root`. Writes rustfmt's settings below
+/// Counts `.rs`, `.ts` and `.svelte` files by the directory of their package, without generated types (`.d.ts`), relative to `root`. Writes rustfmt's settings below
 /// `scratch`.
 ///
 /// # Errors
@@ -104,9 +104,10 @@ fn collect(root: &Path, directory: &Path, into: &mut Vec<(String, PathBuf)>) -> 
             if !name.starts_with('.') && !["target", "node_modules"].contains(&name.as_str()) {
                 collect(root, &path, into)?;
             }
-        } else if path
-            .extension()
-            .is_some_and(|end| ["rs", "ts", "svelte"].iter().any(|known| end == *known))
+        } else if !name.ends_with(".d.ts")
+            && path
+                .extension()
+                .is_some_and(|end| ["rs", "ts", "svelte"].iter().any(|known| end == *known))
         {
             let is_package = |at: &&Path| {
                 ["Cargo.toml", "package.json"]

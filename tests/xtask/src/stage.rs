@@ -2,6 +2,7 @@
 //! succeeded.
 
 use std::{
+    fmt::Write as _,
     fs::File,
     io::{BufRead as _, BufReader, IsTerminal as _, Write as _},
     path::Path,
@@ -21,7 +22,7 @@ use crate::{
 
 /// A command that prints nothing for so long hangs, and is killed: one hanging test must not cost the results of all others. The longest
 /// silence of a healthy stage is the compilation of one crate, minutes on a busy machine.
-const SILENCE: Duration = Duration::from_mins(12);
+const SILENCE: Duration = Duration::from_secs(12 * 60);
 
 /// Creates the commands of a stage when it begins. They run one after the other.
 type Work<'a> = Box<dyn FnOnce() -> Vec<Command> + Send + 'a>;
@@ -239,9 +240,10 @@ fn follow(
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 meter.kill(&mut child)?;
                 let seconds = silence.as_secs();
-                text.push_str(&format!(
-                    "{name} printed nothing for {seconds} s and was killed\n"
-                ));
+                writeln!(
+                    text,
+                    "{name} printed nothing for {seconds} s and was killed"
+                )?;
                 break;
             }
         };

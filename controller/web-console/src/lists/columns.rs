@@ -10,6 +10,10 @@ use super::{
     page::{Facet, Listed, Sort},
 };
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the other columns may lack a value"
+)]
 fn text(text: &str) -> Option<Value<'_>> {
     Some(Value::Text(text.into()))
 }
@@ -56,7 +60,7 @@ impl Listed for RunRow {
     const RESOURCE: &'static str = RUNS;
     const FACETS: &'static [Facet<Self>] = &[
         ("phase", |row| Some(row.phase.as_str())),
-        ("result", |row| row.result.map(|result| result.as_str())),
+        ("result", |row| row.result.map(crds::RunResult::as_str)),
         ("namespace", |row| Some(&row.namespace)),
         ("action", |row| Some(row.action.as_str())),
         ("reason", |row| row.reason.as_deref()),

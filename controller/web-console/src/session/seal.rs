@@ -36,10 +36,7 @@ impl Key {
             .chain_update(Sha256::digest(secret))
             .chain_update(url)
             .finalize();
-        digest[..4]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        hex::encode(&digest[..4])
     }
 
     pub(super) fn seal(&self, session: &Session) -> Result<String, Problem> {

@@ -57,7 +57,7 @@ fn is_configuration(name: &str) -> bool {
     let ignored = name.starts_with('.')
         || name.ends_with('~')
         || name.starts_with('#') && name.ends_with('#');
-    !ignored && SUFFIXES.iter().any(|(one, other)| has(&one) || has(&other))
+    !ignored && SUFFIXES.iter().any(|(one, other)| has(one) || has(other))
 }
 
 fn clean(path: &Path) -> PathBuf {

@@ -22,8 +22,8 @@ pub(super) const STATE: &str = "tfstate";
 /// The state before the refresh, which only `show` reads.
 pub(super) const PRIOR: &str = "tfstate-prev";
 
-/// Fields that are not compared.
-type Rest = BTreeMap<String, IgnoredAny>;
+/// Names of fields that are not compared. `Option` gives the values a size, as the lint on maps wants.
+type Rest = BTreeMap<String, Option<IgnoredAny>>;
 
 #[derive(Default, Deserialize)]
 struct Document {

@@ -28,7 +28,7 @@ pub use provider::Provider;
 pub(super) async fn begin(State(console): State<Arc<Console>>, uri: Uri) -> Response {
     let next = parameter(&uri, "next").filter(|next| is_path(next));
     let begun = go(&console, next.unwrap_or_else(|| "/".into()), false);
-    begun.await.unwrap_or_else(page)
+    begun.await.unwrap_or_else(|problem| page(&problem))
 }
 
 async fn go(console: &Console, next: String, is_again: bool) -> Result<Response, Problem> {
@@ -46,7 +46,7 @@ pub(super) async fn end(
     uri: Uri,
 ) -> Response {
     let ended = ended(&console, earlier, &headers, &uri).await;
-    let response = ended.unwrap_or_else(page);
+    let response = ended.unwrap_or_else(|problem| page(&problem));
     // A new attempt has set its own.
     if response.status() == StatusCode::SEE_OTHER {
         return response;
@@ -117,7 +117,7 @@ fn problem(why: &str) -> Problem {
 }
 
 /// Plain text: the browser navigated here, and no script reads the answer.
-fn page(problem: Problem) -> Response {
+fn page(problem: &Problem) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     let text = format!("{}: {}\n", problem.reason, problem.detail);
     (problem.status, kind, text).into_response()

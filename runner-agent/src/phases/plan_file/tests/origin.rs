@@ -159,6 +159,10 @@ fn kept_at_start(text: &str) -> File {
     file
 }
 
+/// A change of a made plan file or state.
+type Edit<T> = fn(&mut T);
+type BoxedEdit = Box<dyn Fn(&mut Made)>;
+
 #[test]
 fn copies_of_each_version_are_those_of_their_origin() {
     for (path, file, _) in plans() {
@@ -205,9 +209,9 @@ fn copies_of_each_version_are_those_of_their_origin() {
 #[test]
 fn state_that_no_list_explains_is_a_contradiction() {
     let outputs = |state: &mut Value| state["outputs"]["same"]["value"] = json!("other");
-    let rows: [(&str, fn(&mut Made)); 11] = [
+    let rows: [(&str, Edit<Made>); 11] = [
         ("no terraform_data.updated in its state", |made| {
-            made.drop_resource("updated")
+            made.drop_resource("updated");
         }),
         ("no terraform_data.fixed", |made| {
             made.state["resources"][0]["name"] = json!("fixed");
@@ -216,7 +220,7 @@ fn state_that_no_list_explains_is_a_contradiction() {
         }),
         // A moved object has its address of before the plan.
         ("no terraform_data.older in its state", |made| {
-            made.drop_resource("newer")
+            made.drop_resource("newer");
         }),
         ("terraform_data.other in its state, which", |made| {
             made.edit_state("updated", |one| one["name"] = json!("other"));
@@ -233,20 +237,20 @@ fn state_that_no_list_explains_is_a_contradiction() {
         }),
         ("fields that no tool writes", |made| {
             made.edit_state("updated", |one| {
-                one["instances"][0]["Attributes"] = json!({})
+                one["instances"][0]["Attributes"] = json!({});
             });
         }),
         ("Stale", |made| {
-            made.edit("tfstate", |state| state["serial"] = json!(99))
+            made.edit("tfstate", |state| state["serial"] = json!(99));
         }),
         ("version 5", |made| {
-            made.edit("tfstate", |state| state["version"] = json!(5))
+            made.edit("tfstate", |state| state["version"] = json!(5));
         }),
         ("its state cannot be read", |made| {
-            made.edit("tfstate", |state| *state = json!([]))
+            made.edit("tfstate", |state| *state = json!([]));
         }),
         ("mode of another", |made| {
-            made.operation = Operation::Destroy
+            made.operation = Operation::Destroy;
         }),
     ];
     for (says, change) in rows {
@@ -267,7 +271,7 @@ fn state_that_no_list_explains_is_a_contradiction() {
 
 #[test]
 fn changes_of_the_state_without_a_word_of_the_tool_are_listed() {
-    let rows: [(&str, fn(&mut Value)); 4] = [
+    let rows: [(&str, Edit<Value>); 4] = [
         ("! terraform_data.updated (changed in the state)", |one| {
             one["instances"][0]["attributes"]["id"] = json!("other");
         }),
@@ -327,10 +331,10 @@ fn configuration_that_was_not_in_the_stack_is_a_contradiction() {
     let add = |name: &'static str| {
         move |made: &mut Made| {
             made.members
-                .push((name.to_owned(), b"output \"x\" { value = 1 }".to_vec()))
+                .push((name.to_owned(), b"output \"x\" { value = 1 }".to_vec()));
         }
     };
-    let rows: [(&str, Box<dyn Fn(&mut Made)>); 10] = [
+    let rows: [(&str, BoxedEdit); 10] = [
         (
             "\"/main.tf\", which was not",
             Box::new(|made| member(&mut made.members, "tfconfig/m-/main.tf").push(b' ')),
@@ -351,7 +355,7 @@ fn configuration_that_was_not_in_the_stack_is_a_contradiction() {
             "no \"forget.tf\" of the module \"\"",
             Box::new(|made| {
                 made.members
-                    .retain(|(name, _)| !name.ends_with("forget.tf"))
+                    .retain(|(name, _)| !name.ends_with("forget.tf"));
             }),
         ),
         (
