@@ -14,7 +14,7 @@ use super::{
     plan_file::{self, Kept},
     plan_json::read_plan,
     plan_words,
-    recover::{Recovery, finish_recovery},
+    recover::{RECOVER_FILE, Recovery, finish_recovery},
     terragrunt,
 };
 use crate::{
@@ -47,7 +47,7 @@ impl PhaseRunner {
         let mut recovery = self.begin_recovery(&made).await?;
         let shell = &made.shell;
         // Terragrunt writes files of the unit within the command.
-        let sources = if shell.is_terragrunt() {
+        let mut sources = if shell.is_terragrunt() {
             None
         } else {
             Some(self.read_sources(shell, &shell.stack).await?)
@@ -77,6 +77,9 @@ impl PhaseRunner {
                     .recover_again(shell, &mut recovery, &failure, notices)
                     .await?
             {
+                if let Some(sources) = &mut sources {
+                    sources.reread(&shell.stack, RECOVER_FILE);
+                }
                 continue;
             }
             self.wait_for_lock(shell, "plan", failure, notices).await?;

@@ -183,6 +183,7 @@ async fn existing_objects_are_used(_: World) -> Result<()> {
         "datastore.persistence.existingClaim": "claim",
         "watchNamespaces": ["a", "b"],
         "readApi.enabled": false,
+        "server.enabled": false,
     });
     let all = render(&values)?;
     lacks_kinds(&all, &["Secret", "PersistentVolumeClaim"])?;
@@ -240,7 +241,7 @@ async fn disabled_datastore_renders_nothing(_: World) -> Result<()> {
 
 /// Repeated rendering and applying leaves the datastore's data in the Secrets unchanged.
 async fn secrets_are_rendered_without_data(_: World) -> Result<()> {
-    let all = render(&json!({}))?;
+    let all = render(&json!({"server.enabled": false}))?;
     let secrets = all
         .iter()
         .filter(|object| object["kind"] == "Secret")

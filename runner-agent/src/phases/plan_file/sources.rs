@@ -110,6 +110,20 @@ impl Sources {
         })
     }
 
+    /// Reads one file of the stack once more, which the agent has written or removed between two plans.
+    pub(in crate::phases) fn reread(&mut self, root: &Path, name: &str) {
+        let Some(stack) = self.modules.get_mut("") else {
+            return;
+        };
+        let path = root.join(name);
+        if path.is_file() {
+            let digest = File::open(&path).and_then(files::digest).ok();
+            stack.files.insert(name.to_owned(), digest);
+        } else {
+            stack.files.remove(name);
+        }
+    }
+
     /// Compares a plan file's copy with the files.
     pub(super) fn compare(&self, archive: &Archive<'_>) -> Checked<()> {
         let differs = |what: String| Err(super::Refused::Contradicted(what));
