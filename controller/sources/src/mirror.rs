@@ -10,13 +10,7 @@ use std::{
 };
 
 use crds::Reason;
-use source::{
-    Repository,
-    git::is_refused,
-    git_errors::contents_refused,
-    lfs,
-    snapshot::{self, listing},
-};
+use source::{Repository, git::is_refused, git_errors::contents_refused, lfs, listing, snapshot};
 
 use crate::{
     failure::Problem,

@@ -11,10 +11,7 @@ use std::{
 use crate::{
     credentials::Login,
     git_errors::{Ended, FetchError, Refusal, refused},
-    snapshot::{
-        LIMITS,
-        listing::{LIST, within},
-    },
+    listing::{LIMITS, LIST, within},
     ssh,
     url::{Transport, Url, is_commit, is_revision},
 };

@@ -26,6 +26,7 @@ pub mod git;
 pub mod git_errors;
 pub mod identity;
 pub mod lfs;
+pub mod listing;
 pub mod snapshot;
 pub mod ssh;
 pub mod tree;

@@ -6,6 +6,7 @@
 mod act;
 mod approve;
 mod follow;
+mod forward;
 mod layer;
 mod log;
 mod screen;

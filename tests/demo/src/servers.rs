@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use super::web;
+use super::forward::forward;
 use harness::cluster::{Cluster, cache};
 use harness::wait;
 use servers::git::GitServer;
@@ -176,7 +176,7 @@ pub async fn serve(state: &Path, address: Ipv4Addr) -> Result<()> {
         Err(_) => loopback(0).await?,
     };
     let web_address = web.local_addr()?;
-    tokio::spawn(web::forward(web, web_target(state)));
+    tokio::spawn(forward(web, web_target(state)));
     let pid = i32::try_from(std::process::id()).context("a process id is out of range")?;
     let servers = Servers {
         pid,

@@ -1,7 +1,7 @@
 //! The web console of the demo: a loopback address that outlives the demo, and links that log in once.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -10,8 +10,6 @@ use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
 
 use harness::cluster::{NAMESPACE as PAWL, cache, objects};
 
@@ -23,19 +21,7 @@ const ROLES: [&str; 2] = ["pawl-author", "pawl-approver"];
 /// How long the person's token is valid, in seconds.
 const LIFETIME: i64 = 8 * 3600;
 
-/// Forwards connections to the address in this file, which the demo writes when it has installed the chart.
-pub(super) async fn forward(listener: TcpListener, target: PathBuf) {
-    while let Ok((mut near, _)) = listener.accept().await {
-        let target = target.clone();
-        tokio::spawn(async move {
-            let address = tokio::fs::read_to_string(target).await.ok()?;
-            let mut far = TcpStream::connect(address.trim()).await.ok()?;
-            copy_bidirectional(&mut near, &mut far).await.ok()
-        });
-    }
-}
-
-/// Lets [`forward`] connect to the cluster's console.
+/// Lets the demo's servers connect to the cluster's console.
 pub(super) async fn connect(client: &Client, target: &Path) -> Result<()> {
     let services: Api<Service> = Api::namespaced(client.clone(), PAWL);
     let service = services.get("pawl-web").await?.spec.unwrap_or_default();

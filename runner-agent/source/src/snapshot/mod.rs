@@ -6,7 +6,6 @@
 //!
 //! The reader trusts nothing in it: it computes the commit id from the files as git does.
 
-pub mod listing;
 pub mod object;
 mod pack;
 mod unpack;
@@ -16,21 +15,14 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+pub use crate::listing::LIMITS;
 use serde::{Deserialize, Serialize};
-use tool_versions::Limits;
 
 pub use pack::{PackError, Packed, pack};
 pub use unpack::{UnpackError, Unpacked, unpack};
 
 /// The name of the first entry.
 pub const HEADER: &str = ".pawl-snapshot.json";
-/// The limits of a snapshot: 4 GiB, 200000 files and directories. The compression ratio is unlimited, since the commit id fixes the
-/// tree.
-pub const LIMITS: Limits = Limits {
-    size: 4 << 30,
-    ratio: u64::MAX,
-    entries: 200_000,
-};
 /// The largest header, in bytes: 16 MiB.
 const MAX_HEADER: u64 = 16 << 20;
 /// The format version that this program writes.

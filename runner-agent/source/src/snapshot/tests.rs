@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::check_links;
+use tool_versions::Limits;
 
 /// A repository with a work tree.
 struct Repo(TempDir);

@@ -4,6 +4,13 @@ use std::io::{BufRead as _, BufReader, Read};
 
 use tool_versions::Limits;
 
+/// The limits of a snapshot: 4 GiB, 200000 files and directories. The compression ratio is unlimited, since the commit id fixes the
+/// tree.
+pub const LIMITS: Limits = Limits {
+    size: 4 << 30,
+    ratio: u64::MAX,
+    entries: 200_000,
+};
 /// Lists a tree for [`within`], without its commit. Directories are listed too, so that each step of git prints an entry.
 pub const LIST: [&str; 6] = ["ls-tree", "-r", "-t", "-l", "-z", "--full-tree"];
 /// Maximum size of a listing, in bytes.
