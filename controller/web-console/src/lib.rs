@@ -13,6 +13,7 @@ pub mod guard;
 pub mod inbox;
 pub mod lists;
 pub mod login;
+pub mod method;
 pub mod openapi;
 pub mod pages;
 pub mod person;

@@ -12,7 +12,6 @@ use kube::{
     Resource,
     api::{Patch, PatchParams},
 };
-use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -29,16 +28,7 @@ use crate::{
     session::{Id, Session},
 };
 
-/// How a person proves who they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub enum Method {
-    /// A session with a token of the person's own.
-    Token,
-    /// A session with an ID token of a provider.
-    Oidc,
-    /// The header `Authorization`.
-    Bearer,
-}
+pub use crate::method::Method;
 
 /// Who asks, and the token that proves it.
 #[derive(Clone)]

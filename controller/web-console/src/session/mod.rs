@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use serving::auth::expiry;
 
-use crate::{address::Address, api_server::Token, person::Method, problem::Problem};
+use crate::{address::Address, api_server::Token, method::Method, problem::Problem};
 
 pub use keep::keep;
 use seal::Key;

@@ -7,7 +7,7 @@ use ring::{
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::{api_server::Token, person::Method, problem::Problem};
+use crate::{api_server::Token, method::Method, problem::Problem};
 
 use super::{Id, Session, fill};
 
