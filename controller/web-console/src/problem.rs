@@ -14,7 +14,7 @@ pub struct Problem {
     pub status: StatusCode,
     /// One word, for programs.
     pub reason: String,
-    /// What failed, and what to do next.
+    /// The failure, and the next step.
     pub detail: String,
 }
 
@@ -25,6 +25,20 @@ impl Problem {
             reason: reason.into(),
             detail: detail.into(),
         }
+    }
+
+    /// An answer cannot be written.
+    pub fn internal(error: &serde_json::Error) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Internal",
+            error.to_string(),
+        )
+    }
+
+    /// The request cannot be read.
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "Invalid", detail)
     }
 
     /// The request has neither a session nor a valid token.
@@ -58,9 +72,11 @@ impl From<CallError> for Problem {
 
 /// An answer of JSON.
 pub fn json(status: StatusCode, object: &impl Serialize) -> Response {
-    let text = serde_json::to_string(object).unwrap_or_default();
     let kind = [(header::CONTENT_TYPE, "application/json")];
-    (status, kind, text).into_response()
+    match serde_json::to_string(object) {
+        Ok(text) => (status, kind, text).into_response(),
+        Err(error) => Problem::internal(&error).into_response(),
+    }
 }
 
 impl IntoResponse for Problem {

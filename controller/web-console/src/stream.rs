@@ -88,7 +88,7 @@ pub enum AnyRow {
     Run(Box<RunRow>),
 }
 
-/// What is on the screen.
+/// The topics on the screen.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Topics {
     layers: bool,
@@ -117,11 +117,13 @@ impl Topics {
                         .objects
                         .insert((kind, (namespace.into(), name.into())));
                 }
-                _ => return Err(invalid(format!("{topic} is no topic"))),
+                _ => return Err(Problem::invalid(format!("{topic} is no topic"))),
             }
         }
         if topics == Self::default() || topics.objects.len() > TOPICS {
-            return Err(invalid(format!("a stream has 1 to {TOPICS} topics")));
+            return Err(Problem::invalid(format!(
+                "a stream has 1 to {TOPICS} topics"
+            )));
         }
         Ok(topics)
     }
@@ -136,7 +138,7 @@ impl Topics {
     }
 }
 
-/// What a person may list.
+/// The namespaces that a person may list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rights {
     runs: Scope,
@@ -165,7 +167,7 @@ struct Batch {
     hidden: bool,
 }
 
-/// What happened since, each row once; and the new position.
+/// The changes since a position, each row once, and the new position.
 fn batch(
     rows: &Rows,
     topics: &Topics,
@@ -397,10 +399,6 @@ fn events(batch: &Batch, position: Sequence, is_first: bool) -> Vec<Event> {
         events.push(last.id(position.to_string()));
     }
     events
-}
-
-fn invalid(detail: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, "Invalid", detail)
 }
 
 #[cfg(test)]

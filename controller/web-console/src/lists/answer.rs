@@ -21,10 +21,7 @@ const SMALL: usize = 1024;
 pub fn json(headers: &HeaderMap, answer: &impl Serialize, sequence: &str) -> Response {
     let text = match serde_json::to_string(answer) {
         Ok(text) => text,
-        Err(error) => {
-            let code = StatusCode::INTERNAL_SERVER_ERROR;
-            return Problem::new(code, "Internal", error.to_string()).into_response();
-        }
+        Err(error) => return Problem::internal(&error).into_response(),
     };
     let mut hasher = DefaultHasher::new();
     text.replace(sequence, "").hash(&mut hasher);

@@ -1,7 +1,5 @@
 //! The parameters of a list.
 
-use axum::http::StatusCode;
-
 use crate::problem::Problem;
 
 use super::cursor::Cursor;
@@ -13,7 +11,7 @@ const DEFAULT: usize = 100;
 const LONGEST: usize = 256;
 const VALUES: usize = 64;
 
-/// What a list is asked for.
+/// The parameters of a list.
 #[derive(Debug, Default)]
 pub struct Query {
     /// The words that a row has to have, in lower case.
@@ -46,11 +44,11 @@ impl Query {
         let mut values = 0;
         for (name, value) in form_urlencoded::parse(text.as_bytes()) {
             if value.len() > 4 * LONGEST {
-                return Err(invalid(format!("{name} is too long")));
+                return Err(Problem::invalid(format!("{name} is too long")));
             }
             match &*name {
                 "q" if value.len() > LONGEST => {
-                    return Err(invalid(format!("q has at most {LONGEST} bytes")));
+                    return Err(Problem::invalid(format!("q has at most {LONGEST} bytes")));
                 }
                 "q" => {
                     let words = value.split_whitespace().map(str::to_lowercase);
@@ -61,7 +59,9 @@ impl Query {
                     let limit = value.parse().ok();
                     query.limit = limit
                         .filter(|limit| (1..=MOST).contains(limit))
-                        .ok_or_else(|| invalid(format!("limit is between 1 and {MOST}")))?;
+                        .ok_or_else(|| {
+                            Problem::invalid(format!("limit is between 1 and {MOST}"))
+                        })?;
                 }
                 "cursor" if value.is_empty() => {}
                 "cursor" => query.cursor = Some(Cursor::parse(&value).ok_or_else(other_cursor)?),
@@ -69,7 +69,7 @@ impl Query {
                     let mut all = query.filters.iter_mut();
                     let Some((_, accepted)) = all.find(|(filter, _)| *filter == name) else {
                         let known = filters.join(", ");
-                        return Err(invalid(format!(
+                        return Err(Problem::invalid(format!(
                             "{name} is no parameter; there are q, sort, limit, cursor, {known}"
                         )));
                     };
@@ -80,7 +80,9 @@ impl Query {
             }
         }
         if values > VALUES {
-            return Err(invalid(format!("filters have at most {VALUES} values")));
+            return Err(Problem::invalid(format!(
+                "filters have at most {VALUES} values"
+            )));
         }
         let of = query.cursor.as_ref().map(|cursor| cursor.sort.as_str());
         if of.is_some_and(|of| of != query.sort_text()) {
@@ -105,14 +107,10 @@ fn sort(value: &str, sorts: &[&'static str]) -> Result<(&'static str, bool), Pro
         .map(|known| (known, descends))
         .ok_or_else(|| {
             let all: Vec<_> = sorts.iter().map(|of| of.trim_start_matches('-')).collect();
-            invalid(format!("sort is one of {}, or -FIELD", all.join(", ")))
+            Problem::invalid(format!("sort is one of {}, or -FIELD", all.join(", ")))
         })
 }
 
 fn other_cursor() -> Problem {
-    invalid("the cursor is not one of this list and sort; ask for the first page")
-}
-
-fn invalid(detail: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, "Invalid", detail)
+    Problem::invalid("the cursor is not one of this list and sort; ask for the first page")
 }

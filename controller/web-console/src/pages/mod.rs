@@ -3,6 +3,7 @@
 pub mod layer;
 pub mod log;
 pub mod namespace;
+pub mod object;
 pub mod path;
 pub mod plan;
 pub mod repository;
@@ -13,12 +14,10 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    http::{StatusCode, header},
-    response::{IntoResponse as _, Response},
+    http::StatusCode,
     routing::{get, post},
 };
 use kube::Resource;
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::{
@@ -30,10 +29,13 @@ use crate::{
 /// The routes of one object.
 pub fn router() -> Router<Arc<Console>> {
     let routes = Router::new()
-        .route("/namespaces/{namespace}/runs/{name}", get(run::read))
+        .route(
+            "/namespaces/{namespace}/runs/{name}",
+            get(object::read::<run::RunPage>),
+        )
         .route(
             "/namespaces/{namespace}/runs/{name}/acts/{act}",
-            post(run::act),
+            post(object::act::<run::RunPage>),
         )
         .route("/namespaces/{namespace}/runs/{name}/plan", get(plan::text))
         .route(
@@ -44,18 +46,21 @@ pub fn router() -> Router<Arc<Console>> {
             "/namespaces/{namespace}/runs/{name}/log/{phase}",
             get(log::phase),
         )
-        .route("/namespaces/{namespace}/layers/{name}", get(layer::read))
+        .route(
+            "/namespaces/{namespace}/layers/{name}",
+            get(object::read::<layer::LayerPage>),
+        )
         .route(
             "/namespaces/{namespace}/layers/{name}/acts/{act}",
-            post(layer::act),
+            post(object::act::<layer::LayerPage>),
         )
         .route(
             "/namespaces/{namespace}/repositories/{name}",
-            get(repository::read),
+            get(object::read::<repository::RepositoryPage>),
         )
         .route(
             "/namespaces/{namespace}/repositories/{name}/acts/{act}",
-            post(repository::act),
+            post(object::act::<repository::RepositoryPage>),
         )
         .route("/namespaces/{namespace}/acts/{act}", post(namespace::act))
         .route(
@@ -63,23 +68,6 @@ pub fn router() -> Router<Arc<Console>> {
             post(namespace::unlock),
         );
     Router::new().nest("/api/v1", routes)
-}
-
-/// An answer as JSON.
-fn json(answer: &impl Serialize) -> Response {
-    let kind = [
-        (header::CONTENT_TYPE, "application/json"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    match serde_json::to_vec(answer) {
-        Ok(body) => (kind, body).into_response(),
-        Err(error) => Problem::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "Internal",
-            error.to_string(),
-        )
-        .into_response(),
-    }
 }
 
 /// The object without the fields that only the API server uses.

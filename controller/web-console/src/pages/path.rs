@@ -21,15 +21,17 @@ impl<S: Send + Sync, const N: usize> FromRequestParts<S> for Names<N> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let Path(found) = Path::<Vec<(String, String)>>::from_request_parts(parts, state)
             .await
-            .map_err(|error| invalid(error.to_string()))?;
+            .map_err(|error| Problem::invalid(error.to_string()))?;
         let names: Vec<_> = found.into_iter().map(|(_, name)| name).collect();
         if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
-            return Err(invalid(format!("{wrong:?} is no name of an object")));
+            return Err(Problem::invalid(format!(
+                "{wrong:?} is no name of an object"
+            )));
         }
         names
             .try_into()
             .map(Self)
-            .map_err(|_| invalid("the path has other segments"))
+            .map_err(|_| Problem::invalid("the path has other segments"))
     }
 }
 
@@ -65,7 +67,10 @@ impl Query {
             .iter()
             .any(|(key, value)| !known.contains(&key.as_str()) || !is_plain(value))
         {
-            return Err(invalid(format!("the parameters are: {}", known.join(", "))));
+            return Err(Problem::invalid(format!(
+                "the parameters are: {}",
+                known.join(", ")
+            )));
         }
         Ok(Self(pairs))
     }
@@ -98,15 +103,11 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for Json<T> {
             return Ok(Self(T::default()));
         }
         serde_json::from_slice(&body).map(Self).map_err(|error| {
-            invalid(format!(
+            Problem::invalid(format!(
                 "the body cannot be read: {error}; nothing was changed"
             ))
         })
     }
-}
-
-fn invalid(detail: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, "Invalid", detail)
 }
 
 #[cfg(test)]

@@ -1,20 +1,11 @@
 //! One repository.
 
-use axum::response::Response;
 use crds::TerraformRepository;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{
-    annotations, json,
-    path::{Json, Names},
-    row, shown,
-};
-use crate::{
-    acts::{self, Act, Kind, Object, Request},
-    person::Person,
-    problem::Problem,
-};
+use super::{object::ObjectPage, shown};
+use crate::acts::{self, Act, Kind, Object};
 
 /// A repository, and what its state permits.
 #[derive(Serialize, JsonSchema)]
@@ -24,38 +15,18 @@ pub struct RepositoryPage {
     pub acts: Vec<Act>,
 }
 
-impl RepositoryPage {
+impl ObjectPage for RepositoryPage {
+    type Of = TerraformRepository;
+    const KIND: Kind = Kind::Repository;
+
+    fn state(repository: &TerraformRepository) -> Object<'_> {
+        Object::Repository(repository)
+    }
+
     fn of(repository: TerraformRepository) -> Self {
         Self {
-            acts: acts::offered(&Object::Repository(&repository)),
+            acts: acts::offered(&Self::state(&repository)),
             repository: shown(repository),
         }
     }
-}
-
-/// # Errors
-/// The API server refused it or did not respond.
-pub async fn read(person: Person, Names([namespace, name]): Names<2>) -> Result<Response, Problem> {
-    Ok(json(&RepositoryPage::of(
-        person.get(&namespace, &name).await?,
-    )))
-}
-
-/// # Errors
-/// The request lacks a part, or the API server refused it or did not respond.
-pub async fn act(
-    person: Person,
-    Names([namespace, name, act]): Names<3>,
-    Json(request): Json<Request>,
-) -> Result<Response, Problem> {
-    let row = row(Kind::Repository, &act)?;
-    let repository: TerraformRepository = person.get(&namespace, &name).await?;
-    let written = annotations(
-        row,
-        &Object::Repository(&repository),
-        &request,
-        person.name(),
-    )?;
-    let repository = person.annotate(&namespace, &name, &written).await?;
-    Ok(json(&RepositoryPage::of(repository)))
 }

@@ -1,20 +1,11 @@
 //! One run.
 
-use axum::response::Response;
 use crds::TerraformRun;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{
-    annotations, json,
-    path::{Json, Names},
-    row, shown,
-};
-use crate::{
-    acts::{self, Act, Kind, Object, Request},
-    person::Person,
-    problem::Problem,
-};
+use super::{object::ObjectPage, shown};
+use crate::acts::{self, Act, Kind, Object};
 
 /// A run, and what its state permits.
 #[derive(Serialize, JsonSchema)]
@@ -26,32 +17,19 @@ pub struct RunPage {
     pub next: Option<Act>,
 }
 
-impl RunPage {
+impl ObjectPage for RunPage {
+    type Of = TerraformRun;
+    const KIND: Kind = Kind::Run;
+
+    fn state(run: &TerraformRun) -> Object<'_> {
+        Object::Run(run)
+    }
+
     fn of(run: TerraformRun) -> Self {
         Self {
-            acts: acts::offered(&Object::Run(&run)),
+            acts: acts::offered(&Self::state(&run)),
             next: acts::next(&run),
             run: shown(run),
         }
     }
-}
-
-/// # Errors
-/// The API server refused it or did not respond.
-pub async fn read(person: Person, Names([namespace, name]): Names<2>) -> Result<Response, Problem> {
-    Ok(json(&RunPage::of(person.get(&namespace, &name).await?)))
-}
-
-/// # Errors
-/// The request lacks a part, or the API server refused it or did not respond.
-pub async fn act(
-    person: Person,
-    Names([namespace, name, act]): Names<3>,
-    Json(request): Json<Request>,
-) -> Result<Response, Problem> {
-    let row = row(Kind::Run, &act)?;
-    let run: TerraformRun = person.get(&namespace, &name).await?;
-    let written = annotations(row, &Object::Run(&run), &request, person.name())?;
-    let run = person.annotate(&namespace, &name, &written).await?;
-    Ok(json(&RunPage::of(run)))
 }

@@ -1,4 +1,4 @@
-//! What the datastore keeps of a run, read through `read.pawl.run` as the person and passed on as it arrives.
+//! The objects of a run in the datastore, read through `read.pawl.run` as the person and passed on as it arrives.
 
 use axum::{
     body::Body,
