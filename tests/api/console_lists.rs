@@ -32,7 +32,7 @@ impl Served {
         let console = console::console(console::api_server(world).await?)?;
         let client = world.process("pawl-server").await?;
         for namespace in namespaces {
-            console.rows.watch(&client, Some(namespace));
+            console.rows.watch(&client, Some(namespace), Vec::new());
         }
         let router = web_console::router(console);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -99,7 +99,8 @@ impl Events {
                         .map(|value| value.trim().to_owned())
                 };
                 let told = (field("event:"), field("data:"), field("id:"));
-                self.text = rest.to_owned();
+                let rest = rest.to_owned();
+                self.text = rest;
                 if let (Some(event), Some(data), id) = told {
                     return Ok((event, serde_json::from_str(&data)?, id));
                 }

@@ -13,6 +13,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
+    core::DeserializeGuard,
 };
 use serde_json::{Value, json};
 use servers::gitea::Gitea;
@@ -154,7 +155,12 @@ impl Server {
         );
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        server::watch_repositories(&receiver, &client, &[namespace.to_owned()]);
+        tokio::spawn(watching::follow(
+            "repositories",
+            watching::scoped::<DeserializeGuard<TerraformRepository>>(&client, Some(namespace)),
+            kube::runtime::watcher::Config::default(),
+            server::repositories(&receiver),
+        ));
         tasks.spawn(notifier::run(
             receiver.clone(),
             client,

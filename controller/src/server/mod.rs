@@ -39,14 +39,14 @@ use std::{future::ready, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::StatusCode, response::Response, routing::get};
 use futures::stream;
-use kube::{Api, Client, core::DeserializeGuard, runtime::watcher::Config};
+use kube::Client;
 use serde_json::json;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
-use watching::{Indexes, follow, scoped};
+use watching::Indexes;
 
 use crds::{TerraformRepository, clock::ServerClock};
 use serving::{
@@ -87,7 +87,6 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
         }
         None => None,
     };
-    watch_repositories(&receiver, &client, &settings.watch_namespaces);
     let ((stop, stopped), (end, ended)) = (watch::channel(false), watch::channel(false));
     let api_server = ApiServer::without_credentials(kube::Config::infer().await?)?;
     let secret = session::secret::read(&client, settings.web.session_secret.as_deref());
@@ -95,7 +94,8 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     let is_tls = configs.is_some();
     let console = Console::new(&settings.web, api_server, &secret, is_tls, stopped.clone())?;
     for scope in scopes(&settings.watch_namespaces) {
-        console.rows.watch(&client, scope.as_deref());
+        let repositories = repositories(&receiver);
+        console.rows.watch(&client, scope.as_deref(), repositories);
     }
     let people = web_console::start(Arc::new(console), &settings.web, configs.clone()).await?;
     let notifier = tokio::spawn(notifier::run(receiver.clone(), client, clock, ended));
@@ -136,15 +136,10 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     Ok(())
 }
 
-/// Watches the repositories in these namespaces, forever.
-pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces: &[String]) {
-    for scope in scopes(namespaces) {
-        let repositories = &receiver.repositories;
-        let indexes: Indexes<TerraformRepository> =
-            vec![repositories.clone(), repositories.listings.add()];
-        let api: Api<DeserializeGuard<TerraformRepository>> = scoped(client, scope.as_deref());
-        tokio::spawn(follow("repositories", api, Config::default(), indexes));
-    }
+/// The indexes that a watch of repositories feeds for webhooks.
+pub fn repositories(receiver: &Receiver) -> Indexes<TerraformRepository> {
+    let repositories = &receiver.repositories;
+    vec![repositories.clone(), repositories.listings.add()]
 }
 
 /// The router for clients within the cluster.

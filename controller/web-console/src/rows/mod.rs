@@ -80,20 +80,30 @@ impl Rows {
         self.changed.subscribe()
     }
 
-    /// Watches layers, runs and repositories of one namespace, or of all, forever.
-    pub fn watch(self: &Arc<Self>, client: &Client, scope: Option<&str>) {
-        self.follow::<TerraformLayer>("layers", client, scope);
-        self.follow::<TerraformRun>("runs", client, scope);
-        self.follow::<TerraformRepository>("repositories", client, scope);
+    /// Watches layers, runs and repositories of one namespace, or of all, forever. The watch of repositories feeds these indexes too.
+    pub fn watch(
+        self: &Arc<Self>,
+        client: &Client,
+        scope: Option<&str>,
+        repositories: Indexes<TerraformRepository>,
+    ) {
+        self.follow::<TerraformLayer>("layers", client, scope, Vec::new());
+        self.follow::<TerraformRun>("runs", client, scope, Vec::new());
+        self.follow("repositories", client, scope, repositories);
     }
 
-    fn follow<K>(self: &Arc<Self>, what: &'static str, client: &Client, scope: Option<&str>)
-    where
+    fn follow<K>(
+        self: &Arc<Self>,
+        what: &'static str,
+        client: &Client,
+        scope: Option<&str>,
+        mut indexes: Indexes<K>,
+    ) where
         Self: Index<K>,
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        let indexes: Indexes<K> = vec![self.clone(), self.listings.add()];
+        indexes.extend([self.clone() as Arc<dyn Index<K>>, self.listings.add()]);
         let api: Api<DeserializeGuard<K>> = scoped(client, scope);
         tokio::spawn(follow(what, api, Config::default(), indexes));
     }
