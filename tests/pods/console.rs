@@ -8,10 +8,8 @@ use harness::cluster::NAMESPACE;
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use serde_json::json;
-use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
-};
+use servers::port_forward::forward;
+use tokio::net::TcpListener;
 
 use crate::suite::{Scene, Test};
 
@@ -77,14 +75,6 @@ async fn forwarded(scene: &Scene) -> Result<String> {
     let console = format!("{}:80", service.cluster_ip.context("no address")?);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
-    tokio::spawn(async move {
-        while let Ok((mut near, _)) = listener.accept().await {
-            let console = console.clone();
-            tokio::spawn(async move {
-                let mut far = TcpStream::connect(console).await.ok()?;
-                copy_bidirectional(&mut near, &mut far).await.ok()
-            });
-        }
-    });
+    tokio::spawn(forward(listener, move || Some(console.clone())));
     Ok(url)
 }

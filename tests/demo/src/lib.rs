@@ -6,7 +6,6 @@
 mod act;
 mod approve;
 mod follow;
-mod forward;
 mod layer;
 mod log;
 mod screen;

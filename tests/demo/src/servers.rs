@@ -16,11 +16,11 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use super::forward::forward;
 use harness::cluster::{Cluster, cache};
 use harness::wait;
 use servers::git::GitServer;
 use servers::objects::ObjectServer;
+use servers::port_forward::forward;
 
 /// The port is fixed, so that older runs find their repository after a restart. The address belongs to the cluster.
 const GIT_PORT: u16 = 3080;
@@ -176,7 +176,8 @@ pub async fn serve(state: &Path, address: Ipv4Addr) -> Result<()> {
         Err(_) => loopback(0).await?,
     };
     let web_address = web.local_addr()?;
-    tokio::spawn(forward(web, web_target(state)));
+    let target = web_target(state);
+    tokio::spawn(forward(web, move || std::fs::read_to_string(&target).ok()));
     let pid = i32::try_from(std::process::id()).context("a process id is out of range")?;
     let servers = Servers {
         pid,

@@ -12,6 +12,7 @@ pub mod gitea;
 pub mod large;
 pub mod listener;
 pub mod objects;
+pub mod port_forward;
 pub mod proxy;
 pub mod registry;
 pub mod repo;
