@@ -13,7 +13,7 @@ pub(super) fn open(s: &Situation<'_>) -> Vec<String> {
     let status = s.o.status();
     let asks = status.observed_generation != s.o.layer.metadata.generation || s.o.asked().is_some();
     let is_applied = applied_spec(s).is_some_and(|applied| applied == spec_digest(&s.o.layer));
-    // What was resumed is planned, by a run that names who resumed it.
+    // The resumed work is planned, by a run that names who resumed it.
     let is_planned = s.wanted.is_ok() && s.is_planned();
     if is_applied && is_planned && !asks && !s.o.is_deleted() {
         return Vec::new();

@@ -43,7 +43,7 @@ pub struct Totals {
     pub queue: usize,
 }
 
-/// What needs a person: a run or a layer.
+/// A run or a layer that needs a person.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "InboxNeed")]
 pub struct Need {
@@ -69,7 +69,7 @@ pub enum Why {
     Drifted,
 }
 
-/// What a person may list, and where they may approve.
+/// The namespaces that a person may list, and those where they may approve.
 pub struct Rights {
     pub runs: Scope,
     pub layers: Scope,

@@ -145,7 +145,7 @@ pub const OPERATIONS: &[Operation] = &[
     ),
     read(
         "/inbox",
-        "What needs the person, runs, waits and has finished",
+        "Runs and layers that need the person, run, wait or have finished",
         Answer::Json(of::<Inbox>),
     ),
     with(

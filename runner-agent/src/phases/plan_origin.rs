@@ -1,4 +1,4 @@
-//! What a plan is made from: the configuration before the plan, and the state. The copies of both in the plan file have to agree with it,
+//! The origin of a plan: the configuration before the plan, and the state. The copies of both in the plan file have to agree with it,
 //! since an apply uses the copies only.
 
 use std::{io, path::Path};

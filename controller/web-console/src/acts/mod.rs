@@ -1,4 +1,4 @@
-//! What a person may do with an object: one annotation or several, written as that person.
+//! Acts of a person on an object: one annotation or several, written as that person.
 //!
 //! The [`table`] is the only place that knows the acts. An offered act follows from the object's phase, result, reason and names. Text that
 //! a pod wrote (`status.nextStep`, `message`, `history`) is never part of one.
@@ -154,7 +154,7 @@ impl Row {
     /// The annotations that the act writes in the person's name; `null` removes one. `now` is the Unix time in seconds.
     ///
     /// # Errors
-    /// What the request lacks.
+    /// The request lacks a part; the text names it.
     pub fn annotations(
         &self,
         object: &Object<'_>,

@@ -29,7 +29,7 @@ pub struct RunRow {
     /// Name of its layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer: Option<Box<str>>,
-    /// What it does.
+    /// The operation.
     pub action: Operation,
     /// The trigger of a layer's run.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 pub(super) const LONGEST: usize = 256 << 10;
 /// The most bytes of one value, its structure included.
 pub(super) const MOST: usize = 4 << 20;
-/// What a node takes beside its text, in bytes.
+/// The size of a node beside its text, in bytes.
 const NODE: usize = 32;
 
 /// A value, or as much of it as fits.

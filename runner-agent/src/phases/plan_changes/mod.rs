@@ -52,7 +52,7 @@ struct Trigger {
     triggering_resource_address: String,
 }
 
-/// What a plan has of a change. The marks of sensitive values are `None` if the tool prints none: all is then sensitive.
+/// The values of a change. The marks of sensitive values are `None` if the tool prints none: all is then sensitive.
 #[derive(Deserialize, Default)]
 struct Values {
     #[serde(default)]

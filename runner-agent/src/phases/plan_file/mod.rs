@@ -128,7 +128,7 @@ impl From<std::io::Error> for Unread {
     }
 }
 
-/// What a plan was made from.
+/// The origin of a plan.
 #[derive(Debug)]
 pub(super) struct Origin {
     pub(super) operation: Operation,

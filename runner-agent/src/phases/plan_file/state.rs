@@ -131,7 +131,7 @@ pub(in crate::phases) struct State {
     outputs: BTreeMap<String, [Content; 2]>,
 }
 
-/// What the tool's lists tell about the state in the plan file.
+/// The changes of the state in the plan file that the tool's lists tell.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     /// Previous addresses by the present one.

@@ -1,4 +1,4 @@
-//! What a login remembers while the person is at the provider: an encrypted cookie of 10 minutes.
+//! The memory of a login while the person is at the provider: an encrypted cookie of 10 minutes.
 
 use axum::http::{HeaderMap, HeaderValue};
 use jiff::Timestamp;
