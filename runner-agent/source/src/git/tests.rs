@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::credentials::Credentials;
 use std::{io, sync::Mutex};
