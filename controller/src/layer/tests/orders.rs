@@ -327,7 +327,10 @@ proptest! {
             play.play(step);
         }
         play.comes_to_rest();
-        let settled = play.world.status().last_plan.is_some_and(|plan| plan.result == Some(RunResult::NoChanges));
+        let status = play.world.status();
+        // The plan may be of older content, while the newest failed and has the time of its retry.
+        let is_retried = status.failures.is_some_and(|failures| failures.retry_at.is_some());
+        let settled = !is_retried && status.last_plan.is_some_and(|plan| plan.result == Some(RunResult::NoChanges));
         if settled {
             let made = play.world.made.len();
             play.world.later(60);
@@ -344,6 +347,34 @@ proptest! {
             prop_assert!(play.world.runs.iter().all(|run| !is_open(run)));
         }
     }
+}
+
+#[test]
+fn failed_newest_content_is_retried_beside_an_older_plan() {
+    use Step::{Back, Begins, Ends, Fails, Look, Push};
+    let no_changes = Ends(RunResult::NoChanges);
+    let mut play = Play::new();
+    for step in [
+        Push(0),
+        Look(2),
+        Begins,
+        no_changes,
+        Push(1),
+        Look(2),
+        Begins,
+        Push(0),
+        Fails(true),
+        Back,
+    ] {
+        play.play(&step);
+    }
+    play.comes_to_rest();
+    let (made, status) = (play.world.made.len(), play.world.status());
+    assert_eq!(status.last_plan.unwrap().result, Some(RunResult::NoChanges));
+    assert!(status.failures.unwrap().retry_at.is_some());
+    play.world.later(60);
+    play.world.settle();
+    assert_eq!(play.world.made.len(), made + 1);
 }
 
 #[test]
