@@ -14,7 +14,7 @@
 //! | [`delivery_log`] | the last deliveries, for people | no |
 //! | [`pending`] | pending requests, one per repository at a time | no |
 //! | [`body`] | bodies, bounded in size and time | no |
-//! | [`repositories`] | the known repositories | by a watch |
+//! | [`mod@repositories`] | the known repositories | by a watch |
 //! | [`secrets`] | Secrets by name | reads |
 //! | [`receiver`] | the handling of a delivery, from its first byte to the response | through the others |
 //! | [`notifier`] | sends requests | writes one annotation |
