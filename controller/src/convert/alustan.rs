@@ -50,9 +50,17 @@ pub(super) fn terraform(
         .filter_map(|field| spec.text(&format!("containerRegistry.{field}")))
         .collect();
     if let Some(address) = address {
+        let secret = spec.text("gitRepo.sshKeySecret.name");
+        if let Some(secret) = &secret {
+            let key = spec.text("gitRepo.sshKeySecret.key").unwrap_or_default();
+            notes.say(
+                "spec.gitRepo.sshKeySecret",
+                &format!("names the Secret {secret}, which needs the keys identity and known_hosts, not {key}"),
+            );
+        }
         to.put(
             "spec.repository.name",
-            Some(made.repository_of(&own, &address.url, None)),
+            Some(made.repository_of(&own, &address.url, secret.as_deref())),
         );
         to.put("spec.ref", branch.or(address.git_ref));
         to.put("spec.path", address.path);
@@ -91,6 +99,7 @@ pub(super) fn terraform(
     to.put("spec.remediation.onCommit", Some("Automatic"));
     to.put("spec.remediation.onDelete", destroys.then_some("Automatic"));
     to.put("spec.drift.suspend", Some(true));
+    backend(spec, &mut to, notes);
     document.spec.end(
         &[
             ("provider", "the code lists its providers"),
@@ -106,6 +115,26 @@ pub(super) fn terraform(
         notes,
     );
     made.push(to);
+}
+
+/// Names the bucket and the table that Alustan made. Its object does not have the key of the state.
+fn backend(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
+    let Some(Value::Object(all)) = spec.any("backend") else {
+        return;
+    };
+    let text: Vec<_> = all
+        .iter()
+        .map(|(key, value)| format!("{key}: {}", value.as_str().unwrap_or_default()))
+        .collect();
+    to.wait();
+    notes.say(
+        "spec.backend",
+        &format!(
+            "({}) says where the state is, but not under which key, so plans wait: see that the code's backend block, or spec.template.backend, \
+             names that place and key, and that the first plan creates nothing; then set remediation to Automatic",
+            text.join(", ")
+        ),
+    );
 }
 
 /// Converts `scripts`: the name of a program or, before 0.16, a script or the key of a ConfigMap. Returns whether
@@ -171,10 +200,14 @@ fn scripts_of(
                     ),
                 );
             }
-            None => notes.say(
-                &at,
-                "is a key of a ConfigMap that is not given: give it as well, and a script that calls no tool becomes a hook",
-            ),
+            None => {
+                let of = &hook["configMapKeyRef"];
+                let [name, key] = ["name", "key"].map(|part| of[part].as_str().unwrap_or_default());
+                notes.say(
+                    &at,
+                    &format!("is the key {key} of ConfigMap {name}, which is not given: give it as well, and a script that calls no tool becomes a hook"),
+                );
+            }
         }
     }
     destroys

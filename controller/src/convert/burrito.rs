@@ -48,10 +48,18 @@ impl Repositories {
         let (namespace, name) = (document.namespace(), document.name());
         let spec = &mut document.spec;
         to.put("spec.url", spec.text("repository.url"));
-        notes.say(
-            "spec.repository.url",
-            "has credentials that Burrito finds by the URL, if any: name their Secret in spec.secretRef",
-        );
+        let secret = spec.text("repository.secretName");
+        match &secret {
+            Some(secret) => notes.say(
+                "spec.repository.secretName",
+                &format!("{secret} needs the keys identity and known_hosts, or username and password"),
+            ),
+            None => notes.say(
+                "spec.repository.url",
+                "has credentials that Burrito finds by the URL, if any: name their Secret in spec.secretRef",
+            ),
+        }
+        to.put("spec.secretRef.name", secret);
         to.put("spec.defaults.tool", tool(spec, notes));
         let (apply, retries) = strategy(spec);
         let history = spec.number("runHistoryPolicy.runs");
@@ -179,10 +187,16 @@ pub(super) fn layer(
         .filter_map(|(_, paths)| paths.as_str())
         .flat_map(|paths| paths.split(','))
     {
-        to.push(
-            "spec.triggerPaths",
-            glob(path.as_deref(), trigger.trim()).into(),
-        );
+        let trigger = trigger.trim();
+        to.push("spec.triggerPaths", glob(path.as_deref(), trigger).into());
+        // Burrito documents paths from the root and matches paths from the layer's directory.
+        if path.is_some() && !trigger.starts_with(['/', '.']) {
+            to.push("spec.triggerPaths", glob(None, trigger).into());
+            notes.say(
+                "metadata.annotations (trigger paths)",
+                &format!("has {trigger}, which counts here both from the root and from the layer's directory: remove the wrong one from spec.triggerPaths"),
+            );
+        }
     }
     document.spec.end(&HINTS, notes);
     made.push(to);

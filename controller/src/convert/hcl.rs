@@ -38,16 +38,16 @@ fn end(body: &str) -> Option<usize> {
 }
 
 fn scalar(text: &str) -> Option<Value> {
-    let text = if text.starts_with('"') {
-        text
-    } else {
-        text.split(['#', ' ']).next().unwrap_or_default()
+    let end = match text.strip_prefix('"') {
+        Some(rest) => rest.find('"')? + 2,
+        None => text.find(['#', ' ']).unwrap_or(text.len()),
     };
-    // A comment may follow a value.
-    let closed = text
-        .strip_prefix('"')
-        .and_then(|rest| rest.find('"'))
-        .map_or(text, |at| &text[..at + 2]);
+    let (closed, rest) = text.split_at(end);
+    // Only a comment may follow a value.
+    let rest = rest.trim_start();
+    if !(rest.is_empty() || rest.starts_with('#') || rest.starts_with("//")) {
+        return None;
+    }
     let value: Value = serde_json::from_str(closed).ok()?;
     let plain = value.as_str().is_none_or(|word| !word.contains("${"));
     (plain && !value.is_object() && !value.is_array()).then_some(value)
@@ -80,6 +80,8 @@ mod tests {
             "backend \"s3\" {\n a = var.b\n}",
             "backend \"s3\" {\n a = \"${x}\"\n}",
             "backend \"s3\" {\n b {\n c = 1\n }\n}",
+            "backend \"s3\" { a = \"b\" c = true }",
+            "backend \"s3\" { a = true, c = true }",
         ] {
             assert_eq!(backend(text), None, "{text}");
         }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`read`] | documents; fields that are left at the end have no counterpart |
 //! | [`write`] | created objects and their repositories |
+//! | [`rights`] | what the user who applies the objects has to be granted |
 //! | `pod`, `hcl`, `git` | shared parsers: pod settings, backend blocks, module addresses |
 //! | `burrito`, `tofu`, `operator`, `alustan` | one operator each |
 
@@ -14,6 +15,7 @@ mod hcl;
 mod operator;
 mod pod;
 mod read;
+mod rights;
 mod tofu;
 mod write;
 
@@ -39,8 +41,18 @@ pub struct Options {
 
 pub struct Converted {
     pub yaml: String,
-    /// Fields without counterpart, one line each.
+    /// Fields without counterpart or with another meaning, one line each.
     pub warnings: Vec<String>,
+    /// The rights that the objects need, one line each.
+    pub rights: Vec<String>,
+}
+
+impl Converted {
+    /// Warnings, then rights.
+    fn told(&self) -> impl Iterator<Item = String> {
+        let warnings = self.warnings.iter().map(|line| format!("warning: {line}"));
+        warnings.chain(self.rights.iter().cloned())
+    }
 }
 
 /// Prints the objects, and warnings to standard error.
@@ -61,11 +73,12 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
         text += "\n---\n";
     }
-    let Converted { yaml, warnings } = convert(&text)?;
+    let converted = convert(&text)?;
     let (mut out, mut error) = (std::io::stdout().lock(), std::io::stderr().lock());
-    for warning in warnings {
-        writeln!(error, "warning: {warning}")?;
+    for line in converted.told() {
+        writeln!(error, "{line}")?;
     }
+    let yaml = converted.yaml;
     out.write_all(yaml.as_bytes())?;
     Ok(())
 }
@@ -125,9 +138,15 @@ pub fn convert(text: &str) -> anyhow::Result<Converted> {
         warnings.extend(notes.lines);
     }
     warnings.extend(known.unused());
+    let objects = made.objects();
+    let texts: Vec<_> = objects
+        .iter()
+        .map(serde_saphyr::to_string)
+        .collect::<Result<_, _>>()?;
     Ok(Converted {
-        yaml: made.yaml()?,
+        yaml: texts.join("---\n"),
         warnings,
+        rights: rights::lines(&objects),
     })
 }
 
@@ -157,14 +176,10 @@ mod tests {
                 else {
                     continue;
                 };
-                let Converted { yaml, warnings } =
-                    convert(&std::fs::read_to_string(&path).unwrap()).unwrap();
-                let told: Vec<_> = warnings
-                    .iter()
-                    .map(|line| format!("# warning: {line}\n"))
-                    .collect();
+                let converted = convert(&std::fs::read_to_string(&path).unwrap()).unwrap();
+                let told: Vec<_> = converted.told().map(|line| format!("# {line}\n")).collect();
                 let (found, beside) = (
-                    told.concat() + &yaml,
+                    told.concat() + &converted.yaml,
                     path.with_file_name(format!("{stem}.expected.yaml")),
                 );
                 if std::env::var_os("UPDATE").is_some() {

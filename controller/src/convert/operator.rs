@@ -11,7 +11,8 @@ use super::{
 use crds::names;
 
 /// Its tasks before and after phases, with the moments of Pawl's hooks.
-const HOOKS: [(&str, &str); 8] = [
+const HOOKS: [(&str, &str); 9] = [
+    ("setup", "AfterSetup"),
     ("preinit", "BeforeInit"),
     ("postinit", "AfterInit"),
     ("preplan", "BeforePlan"),
@@ -82,19 +83,10 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
         spec.text("terraformVersion")
             .filter(|version| version != "latest"),
     );
-    if let Some(text) = spec.text("backend") {
-        match hcl::backend(&text) {
-            Some((kind, config)) => to.put(
-                &format!("{at}.backend"),
-                Some(json!({"type": kind, "config": config})),
-            ),
-            None => notes.say(
-                "spec.backend",
-                &format!("is more than plain arguments: write {at}.backend"),
-            ),
-        }
-    }
     remediation(spec, is_layer, &mut to, notes);
+    if let Some(text) = spec.text("backend") {
+        backend(&text, &mut to, at, spec.has("serviceAccount"), notes);
+    }
     to.put(
         &format!("{at}.runner.serviceAccountName"),
         spec.text("serviceAccount"),
@@ -121,6 +113,38 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
         notes,
     );
     made.push(to);
+}
+
+/// Converts the backend block. A state that the object cannot reach lets its plans wait for a person.
+fn backend(text: &str, to: &mut Tree, at: &str, has_account: bool, notes: &mut Notes) {
+    let Some((kind, config)) = hcl::backend(text) else {
+        to.wait();
+        notes.say(
+            "spec.backend",
+            &format!("is more than plain arguments, so plans wait: write {at}.backend before you apply the object, or it begins with an empty state"),
+        );
+        return;
+    };
+    match kind.as_str() {
+        "local" => {
+            to.wait();
+            notes.say(
+                "spec.backend",
+                "is local, whose state ends with the pod: Pawl manages the state, which begins empty, so plans wait: import the old state first",
+            );
+            return;
+        }
+        // The old operator made an account with rights on Secrets and Leases by itself.
+        "kubernetes" if !has_account => notes.say(
+            "spec.backend",
+            &format!("is kubernetes, and the code reaches the cluster only with an account: set {at}.runner.serviceAccountName to one that may write Secrets and Leases"),
+        ),
+        _ => {}
+    }
+    to.put(
+        &format!("{at}.backend"),
+        Some(json!({"type": kind, "config": config})),
+    );
 }
 
 fn code(spec: &mut Fields) -> Code {
@@ -275,6 +299,38 @@ fn clouds(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     }
 }
 
+/// The moment of a task's hook, and the further operation in which a hook of this moment runs.
+fn moment(task: &str) -> Option<(&'static str, Option<&'static str>)> {
+    let when = |name| {
+        HOOKS
+            .iter()
+            .find(|(task, _)| *task == name)
+            .map(|one| one.1)
+    };
+    let found = when(task).or_else(|| when(task.strip_suffix("-delete")?))?;
+    let common = !found.ends_with("Apply") && !found.ends_with("Destroy");
+    let other = if task.ends_with("-delete") {
+        "Apply"
+    } else {
+        "Destroy"
+    };
+    Some((found, common.then_some(other)))
+}
+
+/// A name that no other hook has: two tasks may have scripts for one phase.
+fn free(task: &str, to: &Tree, at: &str) -> String {
+    let hooks = to.0.pointer(&format!("/{}/hooks", at.replace('.', "/")));
+    let taken = |name: &str| {
+        hooks
+            .and_then(Value::as_array)
+            .is_some_and(|all| all.iter().any(|hook| hook["name"] == name))
+    };
+    std::iter::once(task.to_owned())
+        .chain((2..100).map(|n| format!("{task}-{n}")))
+        .find(|name| !taken(name))
+        .unwrap_or_default()
+}
+
 /// Converts `taskOptions`: pod settings and scripts.
 fn tasks(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     for mut task in spec.items("taskOptions") {
@@ -298,12 +354,18 @@ fn tasks(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
             );
         }
         for task_name in body.iter().flat_map(|_| &of) {
-            match HOOKS.iter().find(|(task, _)| task == task_name) {
-                Some((_, when)) => {
+            match moment(task_name) {
+                Some((when, other)) => {
                     let mut hook = body.clone().unwrap_or_default();
-                    hook["name"] = task_name.as_str().into();
-                    hook["when"] = (*when).into();
+                    hook["name"] = free(task_name, to, at).into();
+                    hook["when"] = when.into();
                     to.push(&format!("{at}.hooks"), hook);
+                    if let Some(other) = other {
+                        notes.say(
+                            &task.path("script"),
+                            &format!("of {task_name} becomes a hook {when}, which runs with operation {other} too: PAWL_OPERATION tells it which one it is in"),
+                        );
+                    }
                 }
                 None => notes.say(
                     &task.path("script"),

@@ -168,7 +168,12 @@ pub(super) fn arguments(
     notes: &mut Notes,
 ) {
     let field = of.path(name);
-    for argument in of.words(name) {
+    let mut words = of.words(name).into_iter();
+    while let Some(mut argument) = words.next() {
+        // `-var NAME=VALUE` in two words is `-var=NAME=VALUE`.
+        if ["-var", "--var", "-var-file", "--var-file"].contains(&argument.as_str()) {
+            argument = format!("{argument}={}", words.next().unwrap_or_default());
+        }
         let (key, value) = argument
             .split_once('=')
             .map_or((argument.as_str(), None), |(key, value)| (key, Some(value)));
@@ -193,6 +198,23 @@ pub(super) fn arguments(
             }
             ("var-file", Some(path)) if command == "plan" => {
                 to.push(&format!("{at}.variableFiles"), json!({"path": path}));
+            }
+            ("var", Some(pair)) if command == "plan" => match pair.split_once('=') {
+                Some((name, value)) => to.push(
+                    &format!("{at}.variables"),
+                    json!({"name": name, "value": value}),
+                ),
+                None => notes.say(
+                    &field,
+                    &format!("holds {argument}, which names no variable"),
+                ),
+            },
+            ("backend-config", _) => {
+                to.wait();
+                notes.say(
+                    &field,
+                    &format!("holds {argument}, so plans wait: write it into {at}.backend.config, with the type of the code's backend, before you apply the object"),
+                );
             }
             ("parallelism", Some(value)) => {
                 to.put(&format!("{at}.parallelism"), value.parse::<u16>().ok());

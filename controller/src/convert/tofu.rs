@@ -94,6 +94,9 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     remediation(spec, &mut to, notes);
     inputs(spec, path.as_deref(), &mut to, notes);
     backend(spec, &name, &own, &mut to, notes);
+    if spec.has("backendConfigsFrom") {
+        to.wait();
+    }
     outputs(spec, &mut to, notes);
     runner(spec, &mut to, notes);
     document.spec.end(
@@ -119,7 +122,7 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
             ("readInputsFromSecrets", "nothing is templated; variables take keys of Secrets"),
             ("enableInventory", "the state lists its objects"),
             ("branchPlanner", "plans of pull requests are not there yet"),
-            ("backendConfigsFrom", "write template.backend, and its credentials into template.env"),
+            ("backendConfigsFrom", "plans wait: write template.backend, and its credentials into template.env"),
             ("alwaysCleanupRunnerPod", "pods are deleted with their runs"),
             ("cliConfigSecretRef", "name the key as well: template.credentials.cliConfig.secretKeyRef"),
         ],
@@ -308,10 +311,13 @@ fn backend(spec: &mut Fields, name: &str, namespace: &str, to: &mut Tree, notes:
             "spec.template.backend",
             Some(json!({"type": kind, "config": config})),
         ),
-        Some(None) => notes.say(
-            "spec.backendConfig.customConfiguration",
-            "is more than plain arguments: write template.backend",
-        ),
+        Some(None) => {
+            to.wait();
+            notes.say(
+                "spec.backendConfig.customConfiguration",
+                "is more than plain arguments, so plans wait: write template.backend before you apply the object, or it begins with an empty state",
+            );
+        }
         None if disabled => {}
         None => {
             let mut config = json!({"secret_suffix": suffix, "in_cluster_config": true});

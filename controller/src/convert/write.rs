@@ -90,6 +90,18 @@ impl Tree {
             .is_some_and(|value| !value.is_null())
     }
 
+    /// Lets each plan wait for a person: the state's place was not carried over, so the first plan may create everything again.
+    pub(super) fn wait(&mut self) {
+        for path in ["/spec/approval", "/spec/remediation"] {
+            let modes = self.0.pointer_mut(path).and_then(Value::as_object_mut);
+            for mode in modes.into_iter().flat_map(Map::values_mut) {
+                if *mode == "Automatic" {
+                    *mode = "Manual".into();
+                }
+            }
+        }
+    }
+
     fn at(&mut self, path: &str) -> &mut Value {
         path.split('.').fold(&mut self.0, |at, key| &mut at[key])
     }
@@ -185,7 +197,7 @@ impl Made {
         }
     }
 
-    pub(super) fn yaml(self) -> anyhow::Result<String> {
+    pub(super) fn objects(self) -> Vec<Value> {
         let mut all: Vec<_> = self
             .repositories
             .into_values()
@@ -195,11 +207,7 @@ impl Made {
         for object in all.iter_mut().filter_map(Value::as_object_mut) {
             object.remove(GIT_REF);
         }
-        let texts: Vec<_> = all
-            .iter()
-            .map(serde_saphyr::to_string)
-            .collect::<Result<_, _>>()?;
-        Ok(texts.join("---\n"))
+        all
     }
 }
 

@@ -1,0 +1,55 @@
+//! Lists the rights that the created objects need: the old operators had them, or did not ask for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+/// One line for each right, in the order of namespaces. `$WHO` is the user who applies the objects.
+pub(super) fn lines(objects: &[Value]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let (mut roles, mut accounts) = (BTreeMap::new(), BTreeSet::new());
+    for object in objects {
+        let namespace = object["metadata"]["namespace"]
+            .as_str()
+            .unwrap_or("default");
+        let spec = &object["spec"];
+        let repository = object["kind"] == "TerraformRepository";
+        if let Some(secret) = spec["secretRef"]["name"].as_str().filter(|_| repository) {
+            lines.push(format!(
+                "right: sources reads the Secret {secret}: kubectl create role {secret} -n {namespace} --verb=get --resource=secrets \
+                 --resource-name={secret} && kubectl create rolebinding {secret} -n {namespace} --role={secret} \
+                 --serviceaccount=pawl-system:pawl-sources"
+            ));
+        }
+        let automatic = spec["approval"]["mode"] == "Automatic"
+            || spec["remediation"]
+                .as_object()
+                .is_some_and(|all| all.values().any(|mode| mode == "Automatic"));
+        let role = match (repository, automatic) {
+            (true, _) => "pawl-repository-admin",
+            (_, true) => "pawl-autoapprover",
+            _ => "pawl-author",
+        };
+        let of = roles.entry((namespace, repository)).or_insert(role);
+        if automatic {
+            *of = role;
+        }
+        for runner in [&spec["runner"], &spec["template"]["runner"]] {
+            if let Some(account) = runner["serviceAccountName"].as_str() {
+                accounts.insert((namespace, account));
+            }
+        }
+    }
+    for ((namespace, _), role) in roles {
+        lines.push(format!(
+            "right: $WHO applies the objects: kubectl create rolebinding convert-{role} -n {namespace} --clusterrole={role} --user=$WHO"
+        ));
+    }
+    for (namespace, account) in accounts {
+        lines.push(format!(
+            "right: $WHO needs the verb use on the ServiceAccount {namespace}/{account}, which has to exist: the guide's page of \
+             credentials has the Role"
+        ));
+    }
+    lines
+}
