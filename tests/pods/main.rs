@@ -6,6 +6,7 @@ mod archive;
 mod caches;
 mod cancel;
 mod console;
+mod convert;
 mod deletion;
 mod demo;
 mod describe;
@@ -104,6 +105,7 @@ fn main() -> Result<ExitCode> {
     // The longest first, so that none of them delays the end.
     let together = [
         layers::tests(),
+        convert::tests(),
         recovery::tests(),
         outputs::tests(),
         output::tests(),
@@ -115,6 +117,7 @@ fn main() -> Result<ExitCode> {
         archive::tests(),
         cancel::tests(),
         console::tests(),
+        convert::tests(),
         deletion::tests(),
         demo::tests(),
         describe::tests(),

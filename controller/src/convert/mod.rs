@@ -43,7 +43,7 @@ pub struct Converted {
     pub yaml: String,
     /// Fields without counterpart or with another meaning, one line each.
     pub warnings: Vec<String>,
-    /// The rights that the objects need, one line each.
+    /// The rights that the objects need: a comment and a command each.
     pub rights: Vec<String>,
 }
 

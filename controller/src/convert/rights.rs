@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-/// One line for each right, in the order of namespaces. `$WHO` is the user who applies the objects.
+/// A comment and a command for each right, in the order of namespaces. `$WHO` is the user who applies the objects.
 pub(super) fn lines(objects: &[Value]) -> Vec<String> {
     let mut lines = Vec::new();
     let (mut roles, mut accounts) = (BTreeMap::new(), BTreeSet::new());
@@ -15,10 +15,10 @@ pub(super) fn lines(objects: &[Value]) -> Vec<String> {
         let spec = &object["spec"];
         let repository = object["kind"] == "TerraformRepository";
         if let Some(secret) = spec["secretRef"]["name"].as_str().filter(|_| repository) {
+            lines.push(format!("# right: sources reads the Secret {secret}"));
             lines.push(format!(
-                "right: sources reads the Secret {secret}: kubectl create role {secret} -n {namespace} --verb=get --resource=secrets \
-                 --resource-name={secret} && kubectl create rolebinding {secret} -n {namespace} --role={secret} \
-                 --serviceaccount=pawl-system:pawl-sources"
+                "kubectl create role {secret} -n {namespace} --verb=get --resource=secrets --resource-name={secret} && \
+                 kubectl create rolebinding {secret} -n {namespace} --role={secret} --serviceaccount=pawl-system:pawl-sources"
             ));
         }
         let automatic = spec["approval"]["mode"] == "Automatic"
@@ -41,14 +41,21 @@ pub(super) fn lines(objects: &[Value]) -> Vec<String> {
         }
     }
     for ((namespace, _), role) in roles {
+        lines.push(format!("# right: $WHO applies the objects in {namespace}"));
         lines.push(format!(
-            "right: $WHO applies the objects: kubectl create rolebinding convert-{role} -n {namespace} --clusterrole={role} --user=$WHO"
+            "kubectl create rolebinding converts-{role} -n {namespace} --clusterrole={role} --user=$WHO"
         ));
     }
     for (namespace, account) in accounts {
+        // `kubectl create role` refuses the verb for this resource.
+        let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": format!("use-{account}")},
+            "rules": [{"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": [account], "verbs": ["use"]}]});
         lines.push(format!(
-            "right: $WHO needs the verb use on the ServiceAccount {namespace}/{account}, which has to exist: the guide's page of \
-             credentials has the Role"
+            "# right: $WHO lets runs use the ServiceAccount {account}, which has to exist"
+        ));
+        lines.push(format!(
+            "echo '{role}' | kubectl create -n {namespace} -f - && \
+             kubectl create rolebinding use-{account} -n {namespace} --role=use-{account} --user=$WHO"
         ));
     }
     lines
