@@ -117,7 +117,6 @@ fn main() -> Result<ExitCode> {
         archive::tests(),
         cancel::tests(),
         console::tests(),
-        convert::tests(),
         deletion::tests(),
         demo::tests(),
         describe::tests(),

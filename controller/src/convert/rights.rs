@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 /// A comment and a command for each right, in the order of namespaces. `$WHO` is the user who applies the objects.
 pub(super) fn lines(objects: &[Value]) -> Vec<String> {
     let mut lines = Vec::new();
-    let (mut roles, mut accounts) = (BTreeMap::new(), BTreeSet::new());
+    let (mut roles, mut accounts, mut published) =
+        (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
     for object in objects {
         let namespace = object["metadata"]["namespace"]
             .as_str()
@@ -34,9 +35,14 @@ pub(super) fn lines(objects: &[Value]) -> Vec<String> {
         if automatic {
             *of = role;
         }
-        for runner in [&spec["runner"], &spec["template"]["runner"]] {
-            if let Some(account) = runner["serviceAccountName"].as_str() {
+        for settings in [spec, &spec["template"]] {
+            if let Some(account) = settings["runner"]["serviceAccountName"].as_str() {
                 accounts.insert((namespace, account));
+            }
+            for (field, resource) in [("secret", "secrets"), ("configMap", "configmaps")] {
+                if let Some(name) = settings["outputs"][field]["name"].as_str() {
+                    published.insert((namespace, resource, name));
+                }
             }
         }
     }
@@ -44,6 +50,15 @@ pub(super) fn lines(objects: &[Value]) -> Vec<String> {
         lines.push(format!("# right: $WHO applies the objects in {namespace}"));
         lines.push(format!(
             "kubectl create rolebinding converts-{role} -n {namespace} --clusterrole={role} --user=$WHO"
+        ));
+    }
+    for (namespace, resource, name) in published {
+        lines.push(format!(
+            "# right: $WHO lets Pawl publish outputs to {resource}/{name}"
+        ));
+        lines.push(format!(
+            "kubectl create role publish-{name} -n {namespace} --verb=create --resource={resource} --resource-name={name} && \
+             kubectl create rolebinding publish-{name} -n {namespace} --role=publish-{name} --user=$WHO"
         ));
     }
     for (namespace, account) in accounts {
