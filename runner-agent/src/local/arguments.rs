@@ -1,6 +1,7 @@
 //! The command line of `runner-agent local`.
 
 use std::{
+    borrow::Cow,
     ffi::{OsStr, OsString},
     path::Path,
     sync::atomic::{AtomicUsize, Ordering},
@@ -187,10 +188,15 @@ impl Arguments {
     /// Variables as arguments of the tool's command line.
     ///
     /// # Errors
-    /// A variable file does not exist.
+    /// A variable file does not exist, or a pasted line lacks a variable's value.
     pub fn plan_args(&self) -> anyhow::Result<Vec<OsString>> {
         let mut args: Vec<OsString> = Vec::new();
         for (option, word) in self.typed() {
+            if let Some(name) = word.strip_suffix(HIDDEN).filter(|_| option == "var") {
+                anyhow::bail!(
+                    "write the value in place of {HIDDEN}: --var {name}VALUE; nothing was changed"
+                );
+            }
             let word = if option == "var-file" {
                 // Absolute, since the tool runs in the stack's directory.
                 let file = Path::new(word).canonicalize();
@@ -252,7 +258,7 @@ impl Arguments {
         }
     }
 
-    /// The command line to paste again, without the options for this call only.
+    /// The command line to paste again, without the options for this call only and without values of variables.
     pub fn command(&self, verb: Verb, place: &str) -> String {
         let mut words = vec![
             "runner-agent".to_owned(),
@@ -261,7 +267,12 @@ impl Arguments {
             quoted(place),
         ];
         for (option, word) in self.typed() {
-            words.extend([format!("--{option}"), quoted(word)]);
+            // The line may end in the log of a CI job.
+            let shown = match word.split_once('=').filter(|_| option == "var") {
+                Some((name, _)) => Cow::Owned(format!("{name}={HIDDEN}")),
+                None => Cow::Borrowed(word),
+            };
+            words.extend([format!("--{option}"), quoted(&shown)]);
         }
         let lists = [("--target", &self.targets), ("--replace", &self.replace)];
         words.extend(lists.iter().flat_map(|(option, list)| {
@@ -389,6 +400,9 @@ pub fn tool(text: &str) -> Result<(ToolName, Option<String>), String> {
     Ok((name, version))
 }
 
+/// In place of a variable's value in a printed line.
+const HIDDEN: char = '…';
+
 /// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+%".contains(c);
@@ -450,7 +464,7 @@ mod tests {
             "arguments": {"init": ["-upgrade"], "plan": ["-exclude=a.c"], "apply": ["-concise"]}});
         assert_eq!(Value::Object(spec), wanted);
         let command = arguments.command(Verb::Plan, ".");
-        let wanted = "--var a=1 --var-file /dev/null --var a=2 --target a.b --refresh=false --parallelism=3 \
+        let wanted = "--var 'a=…' --var-file /dev/null --var 'a=…' --target a.b --refresh=false --parallelism=3 \
                       --argument=plan=-exclude=a.c --argument=init=-upgrade";
         assert_eq!(command, format!("runner-agent local plan . {wanted}"));
         assert!(
@@ -465,13 +479,23 @@ mod tests {
     }
 
     #[test]
+    fn printed_command_holds_no_value_of_a_variable() {
+        let line = Line::try_parse_from(["x", "plan", "--var", "word=s3cret-thing"]).unwrap();
+        let command = line.arguments.command(Verb::Plan, ".");
+        assert_eq!(command, "runner-agent local plan . --var 'word=…'");
+        let pasted = Line::try_parse_from(["x", "plan", "--var", "word=…"]).unwrap();
+        let refused = pasted.arguments.plan_args().unwrap_err().to_string();
+        assert!(refused.contains("--var word=VALUE"), "{refused}");
+    }
+
+    #[test]
     fn printed_command_can_be_pasted() {
         let line = Line::try_parse_from([
             "x",
             "apply",
             "my net",
-            "--var",
-            "a=it's",
+            "--var-file",
+            "it's",
             "--tool",
             "tofu@~> 1.10",
         ])
@@ -480,7 +504,7 @@ mod tests {
         let command = line.arguments.command(verb, &place);
         assert_eq!(
             command,
-            r"runner-agent local apply 'my net' --var 'a=it'\''s' --tool 'opentofu@~> 1.10'"
+            r"runner-agent local apply 'my net' --var-file 'it'\''s' --tool 'opentofu@~> 1.10'"
         );
     }
 }

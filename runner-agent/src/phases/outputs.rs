@@ -134,11 +134,7 @@ impl PhaseRunner {
                 ..OutputsStatus::default()
             },
         };
-        status.message = clip(&self.redactor.clean(&status.message), 512);
-        status
-            .values
-            .values_mut()
-            .for_each(|value| *value = self.redactor.clean(value));
+        withhold(&mut status, &self.redactor);
         self.say(format!("outputs: {}: {}", status.reason, status.message))
             .await;
         Some(status)
@@ -198,6 +194,23 @@ impl PhaseRunner {
     }
 }
 
+/// Takes outputs that hold a secret out of the status and names them: a masked part would make another value of them.
+fn withhold(status: &mut OutputsStatus, redactor: &Redactor) {
+    let held: Vec<_> = status
+        .values
+        .extract_if(.., |_, value| redactor.finds(value))
+        .map(|(name, _)| name)
+        .collect();
+    let mut message = redactor.clean(&status.message);
+    if !held.is_empty() {
+        message += &format!(
+            "; not shown, because they hold a secret: {}",
+            held.join(", ")
+        );
+    }
+    status.message = clip(&message, 512);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,6 +257,33 @@ mod tests {
                 "{message}"
             );
         }
+    }
+
+    #[test]
+    fn output_that_holds_a_secret_is_named_and_others_are_not_rewritten() {
+        let redactor = Redactor::default();
+        redactor.add("prod");
+        redactor.add("hunter22");
+        let values = [
+            ("name", "production-eu"),
+            ("url", "https://a:hunter22@b"),
+            ("stage", "prod"),
+            ("long", "ends with hunt…"),
+        ];
+        let mut status = OutputsStatus {
+            reason: Reason::Published.as_str().to_owned(),
+            message: "in the ConfigMap a".to_owned(),
+            values: values
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+        };
+        withhold(&mut status, &redactor);
+        assert_eq!(
+            status.values,
+            BTreeMap::from([("name".to_owned(), "production-eu".to_owned())])
+        );
+        let wanted = "in the ConfigMap a; not shown, because they hold a secret: long, stage, url";
+        assert_eq!(status.message, wanted);
     }
 
     #[tokio::test]

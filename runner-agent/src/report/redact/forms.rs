@@ -8,6 +8,10 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use super::MIN_LENGTH;
 use crate::report::sanitize::sanitize;
 
+/// A shorter text is masked only as a whole word: `prod` within `production` is no secret.
+const ANYWHERE: usize = 8;
+/// Words after a number of changes.
+const COUNTED: [&str; 4] = [" to ", " added", " changed", " destroyed"];
 /// A longer value is masked only unchanged, in JSON, and in base64 of the whole value. All forms of it would exceed an agent's memory.
 const MAX_CODED: usize = 16 << 10;
 /// Columns after which base64 is wrapped, by `base64` and in PEM.
@@ -22,6 +26,8 @@ pub(super) struct Form {
     /// The base64 digit before or after the form also contains bits of the value.
     before: bool,
     after: bool,
+    /// Letters, digits and underscores beside it make it part of another word.
+    word: bool,
 }
 
 impl Form {
@@ -30,7 +36,39 @@ impl Form {
             text: text.as_bytes().to_vec(),
             before: false,
             after: false,
+            word: false,
         }
+    }
+
+    /// A form of a text as it is written.
+    fn written(of: &str, text: &str) -> Self {
+        Self {
+            word: of.len() < ANYWHERE,
+            ..Self::plain(text)
+        }
+    }
+
+    /// Whether the form may begin and, if the text goes on, end here.
+    pub(super) fn is_apart(&self, text: &[u8], at: usize) -> bool {
+        let letter = |at: usize| {
+            text.get(at)
+                .is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_' || !b.is_ascii())
+        };
+        let end = at + self.text.len();
+        let begins = !at.checked_sub(1).is_some_and(letter);
+        !self.word || (begins && !letter(end) && !self.is_count(text, at, end))
+    }
+
+    /// Whether digits are a number of changes, as Pawl (`+3 ~0 -0`) and the tools (`3 to add`) write it.
+    fn is_count(&self, text: &[u8], at: usize, end: usize) -> bool {
+        let sign = at
+            .checked_sub(1)
+            .is_some_and(|before| b"+~-".contains(&text[before]));
+        let rest = text.get(end..).unwrap_or_default();
+        let verb = COUNTED
+            .iter()
+            .any(|words| rest.starts_with(words.as_bytes()));
+        self.text.iter().all(u8::is_ascii_digit) && (sign || verb)
     }
 
     /// The range to mask for a match at a position.
@@ -58,7 +96,7 @@ pub(super) fn forms(value: &str) -> Vec<Form> {
         .collect();
     let mut found = BTreeSet::new();
     for text in texts {
-        found.extend(written(text).iter().map(|text| Form::plain(text)));
+        found.extend(written(text).iter().map(|form| Form::written(text, form)));
     }
     for text in BTreeSet::from([value, whole])
         .into_iter()
@@ -155,12 +193,14 @@ fn coded(text: &str, found: &mut BTreeSet<Form>) {
                     text: piece.to_vec(),
                     before: false,
                     after,
+                    word: false,
                 }));
             }
             found.insert(Form {
                 text: own.into_bytes(),
                 before,
                 after,
+                word: false,
             });
         }
     }

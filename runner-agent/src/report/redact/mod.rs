@@ -1,4 +1,5 @@
-//! Masks secrets in the log and the status: every value from a Secret, in the forms in which tools usually print it (`forms.rs`).
+//! Masks secrets in the log and the status: every value from a Secret, in the forms in which tools usually print it (`forms.rs`); a
+//! value of less than 8 bytes only as a whole word.
 //!
 //! Masking works on whole lines, so chunk boundaries do not matter; a multi-line value is masked line by line. A truncated text is
 //! masked up to the cut. One pass over a line finds all values, whatever their number.
@@ -54,6 +55,16 @@ impl Redactor {
             push(&mut hits, from, text.len());
         }
         masked(text, hits)
+    }
+
+    /// Whether [`Self::clean`] masks a part of a text.
+    pub fn finds(&self, text: &str) -> bool {
+        let text = sanitize(text, false);
+        let redacted = match text.strip_suffix('…') {
+            Some(cut) => self.redact_cut(cut),
+            None => self.redact(&text),
+        };
+        matches!(redacted, Cow::Owned(_))
     }
 
     /// Redacts a text for a status and escapes terminal control sequences. A text that ends with an ellipsis is treated as
@@ -117,7 +128,7 @@ impl Table {
             if let Some(form) = self
                 .with(*head)
                 .iter()
-                .find(|form| text[at..].starts_with(&form.text))
+                .find(|form| text[at..].starts_with(&form.text) && form.is_apart(text, at))
             {
                 let (from, to) = form.reach(text, at);
                 push(&mut hits, from, to);
@@ -134,7 +145,7 @@ impl Table {
             rest.first_chunk().is_some_and(|head| {
                 self.with(*head)
                     .iter()
-                    .any(|form| form.text.starts_with(rest))
+                    .any(|form| form.text.starts_with(rest) && form.is_apart(text, *at))
             })
         })
     }

@@ -186,6 +186,35 @@ fn overlapping_and_nested_values_are_masked() {
 }
 
 #[test]
+fn value_of_less_than_eight_bytes_is_masked_as_a_whole_word() {
+    let redactor = redactor(&["prod", "1234", "true", "päss"]);
+    for stays in [
+        "production-eu",
+        "terraform_data.production",
+        "prod_eu",
+        "12345",
+        "untrue",
+        "plan +1234 ~0 -1234",
+        "Plan: 1234 to add, 1234 to change",
+        "pässe",
+        "prodö",
+    ] {
+        assert_eq!(redactor.redact(stays), stays);
+    }
+    for (text, seen) in [
+        ("is prod.", "is (sensitive value)."),
+        ("prod-eu", "(sensitive value)-eu"),
+        ("\"1234\"", "\"(sensitive value)\""),
+        ("päss", "(sensitive value)"),
+        ("production prod", "production (sensitive value)"),
+    ] {
+        assert_eq!(redactor.redact(text), seen);
+    }
+    assert_eq!(redactor.redact_cut("reprod"), "reprod");
+    assert_eq!(redactor.redact_cut("a prod"), "a (sensitive value)");
+}
+
+#[test]
 fn short_value_is_not_masked_and_long_value_is() {
     let long = "0123456789abcdef".repeat(8 << 10);
     let redactor = redactor(&["abc", &long]);
