@@ -1,5 +1,5 @@
 //! Garbage collection: deletes the objects of deleted runs and repositories one day after it first found them gone, and
-//! claims of runs after 90 days. A run counts as gone only when a live read of its name returns nothing or another UID.
+//! claims of runs after 400 days. A run counts as gone only when a live read of its name returns nothing or another UID.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -17,8 +17,8 @@ use crate::{
 
 /// Retention of a deleted run's objects.
 const OBJECTS: SignedDuration = SignedDuration::from_hours(24);
-/// Retention of a deleted run's claim.
-const CLAIMS: SignedDuration = SignedDuration::from_hours(90 * 24);
+/// Retention of a deleted run's claim, which is also the record for auditors: a year, and a month to ask.
+const CLAIMS: SignedDuration = SignedDuration::from_hours(400 * 24);
 /// Minimum age of an unreferenced blob before its deletion, by the store's clock.
 const BLOBS: Duration = Duration::from_secs(86_400);
 
@@ -186,6 +186,7 @@ async fn sweep_run(
         Verdict::DeleteObjects => delete_objects(service, key).await?,
         Verdict::DeleteAll => {
             delete_objects(service, key).await?;
+            sealed.store().delete(&key.end()).await?;
             sealed.store().delete(&key.claim()).await?;
             sealed.store().delete(&key.mark()).await?;
             service.metrics.swept("claim", 1);
@@ -255,6 +256,7 @@ async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> 
         return Ok(());
     }
     service.logs.forget(key);
+    claim::close(service, key).await?;
     service.objects.delete_all(key).await?;
     service.metrics.swept("run", 1);
     tracing::info!(
@@ -280,12 +282,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdict_keeps_objects_a_day_and_claims_90_days() {
+    fn verdict_keeps_objects_a_day_and_claims_400_days() {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let ago = |hours: i64| Some(now - SignedDuration::from_hours(hours));
         assert_eq!(verdict(false, None, now), Verdict::Keep);
         assert_eq!(
-            verdict(false, ago(5000), now),
+            verdict(false, ago(9700), now),
             Verdict::Unmark,
             "it was there after all"
         );
@@ -293,8 +295,8 @@ mod tests {
         assert_eq!(verdict(true, ago(0), now), Verdict::Keep);
         assert_eq!(verdict(true, ago(23), now), Verdict::Keep);
         assert_eq!(verdict(true, ago(24), now), Verdict::DeleteObjects);
-        assert_eq!(verdict(true, ago(89 * 24), now), Verdict::DeleteObjects);
-        assert_eq!(verdict(true, ago(90 * 24), now), Verdict::DeleteAll);
+        assert_eq!(verdict(true, ago(399 * 24), now), Verdict::DeleteObjects);
+        assert_eq!(verdict(true, ago(400 * 24), now), Verdict::DeleteAll);
         assert_eq!(
             verdict(true, ago(-24), now),
             Verdict::Keep,

@@ -178,6 +178,11 @@ impl RunKey {
         Name::of(&["claims", &self.namespace, &self.uid])
     }
 
+    /// The end of the claimed attempt, retained with the claim.
+    pub fn end(&self) -> Name {
+        Name::of(&["ends", &self.namespace, &self.uid])
+    }
+
     /// The record of when the run was first found gone.
     pub fn mark(&self) -> Name {
         Name::of(&["gone", &self.namespace, &self.uid])

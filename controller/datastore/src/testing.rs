@@ -72,6 +72,7 @@ pub fn view(attempt: u32, open: bool) -> RunView {
         takes: Vec::new(),
         source: None,
         released: None,
+        audit: Box::default(),
         uid,
     }
 }

@@ -61,8 +61,10 @@ pub fn decide(o: &Observed, now: Timestamp) -> Decision {
         living(&s, now)
     };
     let (status, notes) = status::of(&s, &next, now);
+    let mut expires = None;
     if !o.is_deleted() {
-        let over = retention::over(&o.runs, &status, o.layer.spec.run_history);
+        let (over, at) = retention::over(&o.runs, &status, &o.layer.spec, now);
+        expires = at;
         next.actions
             .extend(over.into_iter().map(|run| Action::Delete {
                 run: run.name.to_string(),
@@ -80,7 +82,7 @@ pub fn decide(o: &Observed, now: Timestamp) -> Decision {
         .failed()
         .and_then(|failures| failures.retry_at.as_ref())
         .map(|at| at.0);
-    let requeue = [next.at, check, retry]
+    let requeue = [next.at, check, retry, expires]
         .into_iter()
         .flatten()
         .filter(|at| *at > now)

@@ -54,6 +54,12 @@ pub fn terraform_layer() -> Value {
         "duration(self.interval) >= duration('1m') && duration(self.interval) <= duration('720h')",
         "interval is at least 1m and at most 720h",
     )]);
+    for field in ["runHistoryAge", "appliedHistoryAge"] {
+        spec[field]["x-kubernetes-validations"] = rules(&[(
+            "duration(self) >= duration('1h') && duration(self) <= duration('8760h')",
+            "the age is at least 1h and at most 8760h",
+        )]);
+    }
     let spec = &mut root["properties"]["spec"];
     let mut all = inside("the repository");
     let automatic = rules(&[(

@@ -95,11 +95,22 @@ pub struct TerraformLayerSpec {
     #[serde(default = "default_retries")]
     #[schemars(range(min = 0, max = 10))]
     pub max_retries: u32,
-    /// How many ended runs to retain, in addition to the run that was applied last and all Indeterminate runs. Default:
-    /// `5`; at least 1, at most 50.
+    /// How many ended runs without changes to retain, and how many of those that failed or whose plan was not applied;
+    /// in addition to all Indeterminate runs. Default: `5`; at least 1, at most 50.
     #[serde(default = "default_history")]
     #[schemars(range(min = 1, max = 50))]
     pub run_history: u32,
+    /// How long to retain such runs at most. Default: without limit; at least 1h, at most 8760h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_history_age: Option<Span>,
+    /// How many applied runs to retain, with approver, plan and log. The last one stays in any case, until a later one is
+    /// applied. Default: `10`; at least 1, at most 200.
+    #[serde(default = "default_applied_history")]
+    #[schemars(range(min = 1, max = 200))]
+    pub applied_history: u32,
+    /// How long to retain applied runs at most. Default: without limit; at least 1h, at most 8760h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_history_age: Option<Span>,
     /// What happens to the layer's resources when it is deleted. Default: `Orphan`.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
@@ -220,6 +231,10 @@ const fn default_retries() -> u32 {
 
 const fn default_history() -> u32 {
     5
+}
+
+const fn default_applied_history() -> u32 {
+    10
 }
 
 const fn drift_interval() -> Span {

@@ -1,5 +1,6 @@
 //! The datastore's calls to the API server, behind a trait that tests implement.
 
+pub mod audit;
 pub mod publish;
 
 use std::collections::{BTreeMap, HashSet};
@@ -29,6 +30,7 @@ use serving::{
 
 use crate::settings::SecretName;
 
+use audit::Audit;
 use publish::{Owner, Published};
 
 /// Field manager of [`Cluster::fill`].
@@ -57,6 +59,7 @@ pub struct RunView {
     pub source: Option<Box<RepositorySource>>,
     /// ID of a lock that this run may release, because the controller confirmed that the process of Pawl that left it has ended.
     pub released: Option<String>,
+    pub audit: Box<Audit>,
 }
 
 impl RunView {
@@ -80,6 +83,7 @@ impl RunView {
                 .as_ref()
                 .and_then(|status| status.lock_release.as_ref())
                 .map(|release| release.id.clone()),
+            audit: Box::new(Audit::of(run)),
             outputs: run.spec.outputs.clone(),
             takes: takes(run),
             source: run.spec.source.repository.clone(),

@@ -72,6 +72,7 @@ pub async fn answer(
         }
         UidAsk::Delete => {
             service.logs.forget(run);
+            claim::close(service, run).await?;
             service.objects.delete_all(run).await?;
             tracing::info!(
                 namespace = run.namespace(),

@@ -1,15 +1,23 @@
 //! The record of the claim: written once, and retained after its run is gone.
 
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crds::{
-    Claim,
-    datastore::{ALREADY_CLAIMED, FORBIDDEN, Problem},
+    Claim, RunResult,
+    datastore::{ALREADY_CLAIMED, FORBIDDEN, ObjectKind, Problem},
+    termination::{MAX_BYTES, TerminationMessage},
 };
-use serving::problem::{not_found, problem};
+use serving::problem::{corrupt, not_found, problem};
 
-use crate::{blob::sealed::Sealed, cluster::RunView, names::RunKey, objects::Wrote};
+use crate::{
+    blob::sealed::Sealed,
+    cluster::{RunView, audit::Audit},
+    names::RunKey,
+    objects::Wrote,
+    service::Service,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -17,6 +25,16 @@ pub struct Record {
     pub run: String,
     pub claim: Claim,
     pub at: Timestamp,
+    /// Older records have none.
+    #[serde(default)]
+    pub audit: Box<Audit>,
+}
+
+/// The end of the claimed attempt, as its pod reported it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    pub result: Option<RunResult>,
+    pub message: String,
 }
 
 /// The object written before the claim. It is never read.
@@ -47,6 +65,7 @@ pub async fn put(
         run: run.name.clone(),
         claim,
         at: Timestamp::now(),
+        audit: run.audit.clone(),
     };
     if sealed.create(&key.claim(), &record, &[]).await? {
         return Ok(Wrote::Created);
@@ -99,4 +118,45 @@ pub async fn get(sealed: &Sealed, key: &RunKey) -> Result<Option<Record>, Proble
         .read::<Record>(&key.claim())
         .await?
         .map(|(record, _)| record))
+}
+
+/// The end of a claimed attempt: as retained, or else as its pod stored it.
+///
+/// # Errors
+/// `Unavailable`, `Corrupt`, `KeyMissing`.
+pub async fn end(service: &Service, key: &RunKey, record: &Record) -> Result<Option<End>, Problem> {
+    if let Some((end, _)) = service.sealed.read::<End>(&key.end()).await? {
+        return Ok(Some(end));
+    }
+    let stored = service
+        .objects
+        .get(key, record.claim.attempt, ObjectKind::Result)
+        .await?;
+    let Some(mut stored) = stored.filter(|object| object.stored.size <= MAX_BYTES as u64) else {
+        return Ok(None);
+    };
+    let mut text = Vec::new();
+    while let Some(piece) = stored.content.next().await {
+        text.extend_from_slice(&piece?);
+    }
+    let told: TerminationMessage = serde_json::from_slice(&text)
+        .map_err(|_| corrupt("the stored result is no termination message"))?;
+    Ok(Some(End {
+        result: told.result,
+        message: told.message,
+    }))
+}
+
+/// Retains the end of a run whose objects are about to be deleted. An unreadable one is lost, and does not hold up the deletion.
+///
+/// # Errors
+/// `Unavailable`.
+pub async fn close(service: &Service, key: &RunKey) -> Result<(), Problem> {
+    let Ok(Some(record)) = get(&service.sealed, key).await else {
+        return Ok(());
+    };
+    if let Ok(Some(end)) = end(service, key, &record).await {
+        service.sealed.create(&key.end(), &end, &[]).await?;
+    }
+    Ok(())
 }

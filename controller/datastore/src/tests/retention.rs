@@ -6,9 +6,14 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 
 use super::{Lab, noise, view};
-use crate::{cluster::RunView, gc::sweep, testing::claim};
+use crate::{
+    cluster::RunView,
+    gc::sweep,
+    testing::{NONCE, claim},
+};
 
 async fn filled() -> Lab {
     let lab = Lab::claimed();
@@ -44,6 +49,54 @@ fn age(lab: &Lab, part: &str, by: Duration) {
             .set_modified(SystemTime::now() - by)
             .unwrap();
     }
+}
+
+#[tokio::test]
+async fn record_of_an_apply_outlives_its_run_and_is_exported() {
+    let lab = Lab::new();
+    let mut run = RunView {
+        claim: Some(claim(1)),
+        ..view(1, true)
+    };
+    run.audit.approved_by = "ada".to_owned();
+    run.audit.layer = Some("network".to_owned());
+    lab.cluster.set(run.clone());
+    let told = json!({"runUID": run.uid, "attempt": 1, "podUID": "pod-1", "nonce": NONCE, "result": "Applied", "message": "applied +1"});
+    let told = serde_json::to_vec(&told).unwrap();
+    let requests = [
+        ("PUT claim", &*serde_json::to_vec(&claim(1)).unwrap(), "201"),
+        ("PUT objects/result", &told, "201"),
+    ];
+    lab.asks("pod-1", &requests).await;
+    let lines = async || {
+        let answer = lab.of_person("GET", "records", b"").await;
+        let lines: Vec<serde_json::Value> = answer
+            .text()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        lines
+    };
+    let before = lines().await;
+    assert_eq!(before.len(), 1);
+    let wanted = json!({"run": "net", "layer": "network", "approvedBy": "ada", "result": "Applied", "message": "applied +1"});
+    for (key, value) in wanted.as_object().unwrap() {
+        assert_eq!(&before[0][key], value, "{before:?}");
+    }
+    // Its author deletes the run.
+    assert_eq!(lab.of_controller("DELETE", "").await.code, 200);
+    lab.cluster.remove(&run);
+    assert!(!has(&lab, "result"), "{:?}", lab.files());
+    assert_eq!(lines().await, before);
+    // After a year and a month the record is deleted as well.
+    let now = Timestamp::now();
+    for days in [0, 399, 401] {
+        sweep(&lab.service, now + SignedDuration::from_hours(days * 24))
+            .await
+            .unwrap();
+        assert_eq!(lines().await.is_empty(), days == 401, "day {days}");
+    }
+    assert!(!has(&lab, "ends"), "{:?}", lab.files());
 }
 
 #[tokio::test]
@@ -100,7 +153,7 @@ async fn nothing_is_swept_while_the_api_server_fails() {
 }
 
 #[tokio::test]
-async fn deleted_run_is_swept_after_a_day_its_claim_after_90() {
+async fn deleted_run_is_swept_after_a_day_its_claim_after_400() {
     let lab = filled().await;
     lab.cluster.remove(&view(1, true));
     let start = Timestamp::now();
@@ -111,8 +164,8 @@ async fn deleted_run_is_swept_after_a_day_its_claim_after_90() {
         (0, all),
         (23, all),
         (25, claim),
-        (89 * 24, claim),
-        (90 * 24, [false; 3]),
+        (399 * 24, claim),
+        (400 * 24, [false; 3]),
     ] {
         sweep(&lab.service, start + SignedDuration::from_hours(hours))
             .await

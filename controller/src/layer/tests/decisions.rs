@@ -153,6 +153,44 @@ fn plan_without_changes_makes_the_layer_idle() {
 }
 
 #[test]
+fn looks_for_drift_and_failures_push_out_no_applied_run() {
+    // First hour with Pawl, stumble 1: looks without changes deleted the last applied run with its approver, plan and log.
+    let mut world = World::new()
+        .commit(1, "a")
+        .with(&json!({"spec": {"runHistory": 1, "appliedHistory": 2, "appliedHistoryAge": "20h"}}))
+        .settled();
+    world.ends(RunResult::Applied);
+    for revision in 2..5 {
+        world.later(60).pushed(revision, &format!("{revision:x}"));
+        world.settle();
+        world.waits(1);
+        world.ends(RunResult::Applied);
+        world.settle();
+    }
+    for revision in 5..9 {
+        world.later(60).pushed(revision, &format!("{revision:x}"));
+        world.settle();
+        world.begins().ends(RunResult::NoChanges);
+        world.settle();
+    }
+    let left = |world: &World| {
+        world
+            .runs
+            .iter()
+            .map(ResourceExt::name_any)
+            .collect::<Vec<_>>()
+    };
+    let wanted = [2, 3, 7].map(|n: usize| world.made[n].clone());
+    assert_eq!(left(&world), wanted, "two applied runs, one look");
+    world.later(20 * 3600).settle();
+    let left = left(&world);
+    assert!(
+        left.contains(&world.made[3]) && !left.contains(&world.made[2]),
+        "the last applied run has no age: {left:?}"
+    );
+}
+
+#[test]
 fn history_limit_spares_applied_and_indeterminate_runs() {
     // Burrito 11.5: a lost status write made the controller forget a run in progress and delete it.
     let mut world = World::new()

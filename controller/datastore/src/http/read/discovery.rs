@@ -31,6 +31,7 @@ pub fn resources() -> Value {
             resource("terraformruns/plan", "Plan", "get"),
             resource("terraformruns/planjson", "Plan", "get"),
             resource("terraformruns/changes", "Changes", "get"),
+            resource("records", "Record", "get"),
             resource("states", "State", "get"),
             resource("states/download", "State", "get"),
             resource("states/restore", "StateRestore", "create"),

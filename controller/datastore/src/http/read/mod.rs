@@ -3,6 +3,7 @@
 
 pub mod discovery;
 pub mod follow;
+pub mod records;
 pub mod route;
 pub mod runs;
 pub mod states;
@@ -81,6 +82,7 @@ async fn read(
             run,
             query,
         } => runs::log(service, namespace, run, query).await,
+        Reading::Records { namespace } => records::list(service, namespace).await,
         Reading::States { namespace } => states::list(service, namespace).await,
         Reading::Versions(key) => states::versions(service, key).await,
         Reading::Download { key, version } => states::download(service, key, *version).await,

@@ -33,6 +33,10 @@ pub enum Reading {
         run: String,
         query: LogQuery,
     },
+    /// The records of applies.
+    Records {
+        namespace: String,
+    },
     States {
         namespace: String,
     },
@@ -84,6 +88,7 @@ impl Reading {
             Self::Groups | Self::Group | Self::Resources => "read_discovery",
             Self::Object { .. } => "read_plan",
             Self::Log { .. } => "read_log",
+            Self::Records { .. } => "read_records",
             Self::States { .. } | Self::Versions(_) => "read_states",
             Self::Download { .. } => "read_state",
             Self::Change {
@@ -114,7 +119,7 @@ pub const DISCOVERY: [Row<Reading>; 4] = [
 pub const BASE: &str = "/apis/read.pawl.run/v1alpha1/namespaces/{namespace}";
 
 /// The paths below [`BASE`].
-pub const ROWS: [Row<Reading>; 12] = [
+pub const ROWS: [Row<Reading>; 13] = [
     ("GET", "/terraformruns/{run}/plan", |asked| {
         object(asked, ObjectKind::Plan)
     }),
@@ -173,6 +178,12 @@ pub const ROWS: [Row<Reading>; 12] = [
         Ok(Reading::Log {
             run: asked.run()?,
             query,
+            namespace: asked.namespace,
+        })
+    }),
+    ("GET", "/records", |asked| {
+        let asked = Question::of(asked, &["limit", "resourceVersion"])?;
+        Ok(Reading::Records {
             namespace: asked.namespace,
         })
     }),
