@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `spawn` | starting a command and running it to its end |
+//! | `dispositions` | default signal dispositions for each command |
 //! | `session` | a session of its own for a command of a person's machine |
 //! | `interrupt` | running commands, the tool's one SIGINT, and SIGKILL |
 //! | `tree` | parents and descendants of processes |
@@ -14,6 +15,7 @@
 //! | `output` | lines, and the log |
 
 mod confine;
+mod dispositions;
 mod filter;
 mod interrupt;
 mod output;

@@ -17,6 +17,7 @@ use tokio::{
 
 use super::{
     confine::{Bounds, Confined},
+    dispositions,
     interrupt::{Children, Role, Tracked},
     output::Lines,
     session,
@@ -125,6 +126,7 @@ impl Children {
         out: Option<OwnedFd>,
         spite: InSpite,
     ) -> Result<(Child, i32), RunError> {
+        dispositions::restore();
         let own = || stream(&command.role).map_err(RunError::Spawn);
         let (out, out_end) = match out {
             Some(end) => (None, end),
