@@ -122,6 +122,8 @@ pub struct PlanReport {
     pub notes: Vec<String>,
     /// Why the plan file could not be read. Counts and lines are then what the tool printed.
     pub unread: Option<String>,
+    /// Why the state is not that of the last apply.
+    pub other_state: Option<String>,
     /// Key of the state's lease; `None` without leases.
     pub state_key: Option<String>,
 }

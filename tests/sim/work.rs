@@ -345,6 +345,7 @@ impl Work for PlayedWork {
             state_key,
             notes,
             unread: None,
+            other_state: None,
         })
     }
 

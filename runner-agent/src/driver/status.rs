@@ -276,6 +276,12 @@ impl StatusView {
             );
             self.history("Plan", &text, now);
         }
+        if let Some(why) = &plan.other_state {
+            let text = format!(
+                "{why}; a person has to approve the plan, and its apply makes this state the stack's"
+            );
+            self.history("Plan", &text, now);
+        }
         for note in &plan.notes {
             self.history("Recover", note, now);
         }

@@ -17,6 +17,7 @@ mod init;
 mod init_credentials;
 mod inputs;
 mod journal;
+mod last_state;
 mod locked_state;
 mod managed_state;
 mod mounted_objects;

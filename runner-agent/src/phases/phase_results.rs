@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use crds::{Failure, TerraformRun};
+use crds::{Failure, TerraformRun, datastore::LastState};
 
 use super::{
     given_files::{self, GivenFile},
@@ -113,6 +113,8 @@ pub(super) struct Planned {
     /// Digests of the plan and its inputs; `None` where they were not stored.
     pub(super) parts: Option<Parts>,
     pub(super) operations: u32,
+    /// The state that the plan was made from, where it was read.
+    pub(super) state: Option<LastState>,
     /// The plan imports objects that another run created.
     pub(super) recovers: bool,
 }
@@ -133,6 +135,7 @@ impl Planned {
             state_key,
             parts,
             operations,
+            state: None,
             recovers: false,
         }
     }

@@ -162,6 +162,7 @@ impl Work for Played {
             notes: Vec::new(),
             state_key: self.state_key.clone(),
             unread: None,
+            other_state: None,
         })
     }
 
