@@ -223,9 +223,11 @@ fn has_ending(name: &str, ending: &str) -> bool {
     name.strip_suffix(ending).is_some()
 }
 
-fn is_override(name: &str) -> bool {
-    let stem = name.split('.').next().unwrap_or_default();
-    stem == "override" || stem.ends_with("_override")
+/// Whether a configuration file overrides others: the tools look at its name without its ending.
+pub fn is_override(name: &str) -> bool {
+    let endings = [".tf", ".tofu", ".tf.json", ".tofu.json"];
+    let stem = endings.iter().find_map(|ending| name.strip_suffix(ending));
+    stem.is_some_and(|stem| stem == "override" || stem.ends_with("_override"))
 }
 
 /// A constraint as it is written in a file.
