@@ -104,6 +104,18 @@ pub struct InitReport {
     pub backend: String,
     /// The workspace, in words.
     pub workspace: String,
+    /// Why providers do not come from where they were looked for first.
+    pub providers: Option<String>,
+}
+
+impl InitReport {
+    pub fn of(backend: String, workspace: String) -> Self {
+        Self {
+            backend,
+            workspace,
+            providers: None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -287,6 +287,7 @@ impl Work for PlayedWork {
         Ok(InitReport {
             backend: "http".into(),
             workspace: "default".into(),
+            providers: None,
         })
     }
 

@@ -262,6 +262,9 @@ impl StatusView {
             &format!("backend {}, workspace {}", init.backend, init.workspace),
             now,
         );
+        if let Some(note) = &init.providers {
+            self.history("Init", note, now);
+        }
     }
 
     pub(super) fn planned(&mut self, plan: PlanReport, now: Timestamp) {

@@ -144,6 +144,7 @@ impl Work for Played {
         Ok(InitReport {
             backend: "http".into(),
             workspace: "default".into(),
+            providers: None,
         })
     }
 
