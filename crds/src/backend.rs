@@ -24,6 +24,8 @@ pub struct BackendType {
     /// An argument that identifies the state as a URL, which may contain credentials. It is used without the credentials. A value that is
     /// not a URL is ignored.
     url: Option<&'static str>,
+    /// Arguments that tell states of one place apart. A configuration with none of them is completed by the code or the environment.
+    own: &'static str,
     /// Whether the state outlives the pod that wrote it.
     pub is_durable: bool,
     lock: Lock,
@@ -50,6 +52,7 @@ const DURABLE: BackendType = BackendType {
     state: "",
     way: "",
     url: None,
+    own: "",
     is_durable: true,
     lock: Lock::Always,
     terraform_unlocks_by_id: true,
@@ -59,52 +62,61 @@ const TYPES: &[BackendType] = &[
     BackendType {
         name: "artifactory",
         state: "repo subpath",
+        own: "subpath",
         lock: Lock::Never,
         ..DURABLE
     },
     BackendType {
         name: "azurerm",
         state: "container_name endpoint key storage_account_name",
+        own: "key",
         way: "resource_group_name",
         ..DURABLE
     },
     BackendType {
         name: "cloud",
         state: "hostname organization workspaces",
+        own: "workspaces",
         ..DURABLE
     },
     BackendType {
         name: "consul",
         state: "address path",
+        own: "path",
         lock: Lock::Unless("lock"),
         ..DURABLE
     },
     BackendType {
         name: "cos",
         state: "bucket endpoint key prefix",
+        own: "key prefix",
         way: "region",
         ..DURABLE
     },
     BackendType {
         name: "etcd",
         state: "path",
+        own: "path",
         lock: Lock::Never,
         ..DURABLE
     },
     BackendType {
         name: "etcdv3",
         state: "prefix",
+        own: "prefix",
         lock: Lock::Unless("lock"),
         ..DURABLE
     },
     BackendType {
         name: "gcs",
         state: "bucket path prefix",
+        own: "path prefix",
         ..DURABLE
     },
     BackendType {
         name: "http",
         state: "address",
+        own: "address",
         way: "lock_address unlock_address",
         lock: Lock::WithEnv("lock_address", "TF_HTTP_LOCK_ADDRESS"),
         terraform_unlocks_by_id: false,
@@ -118,6 +130,7 @@ const TYPES: &[BackendType] = &[
     BackendType {
         name: "kubernetes",
         state: "namespace secret_suffix",
+        own: "secret_suffix",
         ..DURABLE
     },
     // An attempt's pod has no volume that outlives it, so the path makes no difference.
@@ -130,17 +143,20 @@ const TYPES: &[BackendType] = &[
     BackendType {
         name: "manta",
         state: "path",
+        own: "path",
         ..DURABLE
     },
     BackendType {
         name: "oci",
         state: "bucket key namespace workspace_key_prefix",
+        own: "key",
         way: "region",
         ..DURABLE
     },
     BackendType {
         name: "oss",
         state: "bucket endpoint key path prefix",
+        own: "key path prefix",
         way: "region tablestore_table",
         lock: Lock::With("tablestore_table"),
         ..DURABLE
@@ -148,17 +164,20 @@ const TYPES: &[BackendType] = &[
     BackendType {
         name: "pg",
         state: "schema_name",
+        own: "conn_str schema_name",
         url: Some("conn_str"),
         ..DURABLE
     },
     BackendType {
         name: "remote",
         state: "hostname organization workspaces",
+        own: "workspaces",
         ..DURABLE
     },
     BackendType {
         name: "s3",
         state: "bucket endpoint key workspace_key_prefix",
+        own: "key",
         way: "dynamodb_table region",
         lock: Lock::With("dynamodb_table use_lockfile"),
         ..DURABLE
@@ -166,6 +185,7 @@ const TYPES: &[BackendType] = &[
     BackendType {
         name: "swift",
         state: "path",
+        own: "path",
         lock: Lock::Unless("lock"),
         ..DURABLE
     },
@@ -215,6 +235,17 @@ impl BackendType {
             state.insert(key.to_owned(), without_userinfo(url).into());
         }
         state
+    }
+
+    /// Whether a configuration alone tells which state it is.
+    pub fn names_state(&self, config: &Value) -> bool {
+        let state = self.state(config);
+        if self.own.is_empty() {
+            return !state.is_empty();
+        }
+        self.own
+            .split_ascii_whitespace()
+            .any(|key| state.contains_key(key))
     }
 
     /// The arguments that a plan depends on: the state and how it is reached, without credentials. `null` when there is
@@ -295,6 +326,8 @@ mod tests {
                 "{}",
                 row.name
             );
+            let own = |key| lists(row.state, key) || row.url == Some(key);
+            assert!(row.own.split_ascii_whitespace().all(own), "{}", row.name);
             let fits = |key| lists(OTHER.way, key) && !lists(row.state, key);
             assert!(row.way.split_ascii_whitespace().all(fits), "{}", row.name);
         }
@@ -338,6 +371,25 @@ mod tests {
                 .keys()
                 .eq(["bucket", "key"])
         );
+    }
+
+    #[test]
+    fn partial_configuration_names_no_state() {
+        for (kind, config, names) in [
+            ("s3", json!({"bucket": "b", "key": "k"}), true),
+            ("s3", json!({"bucket": "b"}), false),
+            ("http", json!({"username": "u"}), false),
+            ("kubernetes", json!({"namespace": "n"}), false),
+            ("pg", json!({"conn_str": "postgres://h/d"}), true),
+            ("a-newer-one", json!({"key": "k"}), true),
+            ("a-newer-one", json!({}), false),
+        ] {
+            assert_eq!(
+                BackendType::of(kind).names_state(&config),
+                names,
+                "{kind} {config}"
+            );
+        }
     }
 
     #[test]

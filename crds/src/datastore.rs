@@ -20,6 +20,8 @@
 //! | `PUT state?lock=ID` | a new version of the state; 403 [`FORBIDDEN`] before the claim, 423 [`LOCKED`] without the lock |
 //! | `PUT lock` | Terraform's lock info; 423 with the holder's lock info in [`Problem::holder`] |
 //! | `DELETE lock?lock=ID` | releases the lock |
+//! | `GET laststate` | the [`LastState`] of the run's stack and workspace; 204 before the first apply |
+//! | `PUT laststate` | the [`LastState`] after an apply whose state is elsewhere; 403 [`FORBIDDEN`] before the claim |
 //!
 //! The controller reads `GET /v1/namespaces/NS/uids/UID/attempts/N/objects/result`, `…/attempts/N/journal` (a
 //! [`crate::Journal`], compared with the run's managed state), `…/attempts/N/log` (a [`LogStand`]),
@@ -141,6 +143,54 @@ pub struct Stored {
     pub size: u64,
 }
 
+/// The state with which the last apply of a stack and workspace ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastState {
+    /// The backend's type; [`MANAGED`] for a managed state.
+    pub backend: String,
+    /// The key of the state's place ([`crate::state_key`]).
+    pub key: String,
+    /// The tool's lineage; `None` where nothing is left after a destroy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<String>,
+    /// The newest serial number that the agent knows: of the state after a first apply, or the one that the plan was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<u64>,
+}
+
+/// In place of a backend's type: the datastore keeps the state.
+pub const MANAGED: &str = "managed";
+
+impl LastState {
+    /// How `now`, the state of a plan, differs from this one. Another place with the same lineage is the same state, moved.
+    pub fn is_not(&self, now: &Self) -> Option<String> {
+        let known = self
+            .lineage
+            .as_ref()
+            .filter(|known| now.lineage.as_ref() != Some(known))?;
+        let short = |lineage: &str| lineage.chars().take(8).collect::<String>();
+        let is = now.lineage.as_ref().map_or_else(
+            || "is empty".to_owned(),
+            |lineage| format!("has lineage {}…", short(lineage)),
+        );
+        let place = if self.key == now.key {
+            "at the same place"
+        } else {
+            "at another place"
+        };
+        let serial = self
+            .serial
+            .map(|serial| format!(", serial {serial}"))
+            .unwrap_or_default();
+        Some(format!(
+            "the state (backend {}) {is}; the last apply of this stack ended with lineage {}…{serial}, {place} (backend {})",
+            now.backend,
+            short(known),
+            self.backend
+        ))
+    }
+}
+
 /// The current length of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Length {
@@ -246,6 +296,32 @@ pub fn causes(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn last_state_is_told_by_its_lineage() {
+        let at = |key: &str, lineage: Option<&str>| super::LastState {
+            backend: "s3".into(),
+            key: key.into(),
+            lineage: lineage.map(str::to_owned),
+            serial: lineage.map(|_| 4),
+        };
+        let known = at("k", Some("0a1b2c3d-4e5f"));
+        for (last, now, is_same) in [
+            (&known, at("k", Some("0a1b2c3d-4e5f")), true),
+            (&known, at("moved", Some("0a1b2c3d-4e5f")), true),
+            (&known, at("k", Some("9")), false),
+            (&known, at("k", None), false),
+            (&at("k", None), at("k", Some("9")), true),
+        ] {
+            assert_eq!(last.is_not(&now).is_none(), is_same, "{now:?}");
+        }
+        let why = known.is_not(&at("other", None)).unwrap();
+        assert_eq!(
+            why,
+            "the state (backend s3) is empty; the last apply of this stack ended with lineage 0a1b2c3d…, serial 4, at another place \
+             (backend s3)"
+        );
+    }
+
     use super::*;
 
     #[test]

@@ -35,7 +35,8 @@ pub fn foreign(
     digest(&json!(["backend", kind, place, workspace]))
 }
 
-/// The expected key according to the spec alone. Before `init` it is unknown whether the code configures a backend.
+/// The expected key according to the spec alone. Before `init` it is unknown whether the code configures a backend, or completes the one
+/// of the spec.
 pub fn expected(
     namespace: &str,
     name: &str,
@@ -46,13 +47,9 @@ pub fn expected(
     match &spec.backend {
         Some(backend) => {
             let config = Value::Object(backend.config.clone());
-            Some(foreign(
-                &backend.kind,
-                &config,
-                &spec.workspace,
-                namespace,
-                &id,
-            ))
+            BackendType::of(&backend.kind)
+                .names_state(&config)
+                .then(|| foreign(&backend.kind, &config, &spec.workspace, namespace, &id))
         }
         None => has_datastore.then(|| managed(namespace, &id)),
     }

@@ -229,6 +229,27 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     create(path)?.write_all(bytes.as_ref())
 }
 
+/// Maximum size of a file of code in bytes.
+const CODE: u64 = 8 << 20;
+
+/// Reads a file of code, through links as the tools do. The caller shows nothing of it but names and lines.
+///
+/// # Errors
+/// The file cannot be read, or is no regular file.
+pub fn code(path: &Path) -> io::Result<String> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(CODE).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned())
+}
+
 /// Opens a regular file for reading; fails if its name is a link. Never blocks on a pipe.
 ///
 /// # Errors

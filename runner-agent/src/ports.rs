@@ -104,6 +104,18 @@ pub struct InitReport {
     pub backend: String,
     /// The workspace, in words.
     pub workspace: String,
+    /// Why providers do not come from where they were looked for first.
+    pub providers: Option<String>,
+}
+
+impl InitReport {
+    pub fn of(backend: String, workspace: String) -> Self {
+        Self {
+            backend,
+            workspace,
+            providers: None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,6 +134,8 @@ pub struct PlanReport {
     pub notes: Vec<String>,
     /// Why the plan file could not be read. Counts and lines are then what the tool printed.
     pub unread: Option<String>,
+    /// Why the state is not that of the last apply.
+    pub other_state: Option<String>,
     /// Key of the state's lease; `None` without leases.
     pub state_key: Option<String>,
 }

@@ -24,5 +24,6 @@ mod planted;
 mod providers;
 mod quiet;
 mod reach;
+mod real;
 mod repository;
 mod upgrade;

@@ -339,11 +339,14 @@ async fn automatic_run_claims_within_its_bounds(world: World) -> Result<()> {
         ]);
         scene.rows(name, rows).await?;
     }
-    // Beyond any bounds: the agent could not read the plan file, or an action is invoked. Without bounds the first of these as well.
+    // Beyond any bounds: the agent could not read the plan file, its state is not that of the last apply, or an action is invoked. Without
+    // bounds the first two as well.
     let unbound = json!({"approval": {"mode": "Automatic"}});
     for (name, spec, field, value, message) in [
         ("unread", &unbound, "unread", json!(true), LIVE),
         ("unread-within", &spec, "unread", json!(true), LIVE),
+        ("elsewhere", &unbound, "otherState", json!(true), LIVE),
+        ("elsewhere-within", &spec, "otherState", json!(true), LIVE),
         ("invokes", &spec, "invoke", json!(1), LIVE),
         ("invokes-unbound", &unbound, "invoke", json!(1), ""),
     ] {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use runner_agent::providers::{Cache, LOCK_FILE, Lock, UserConfig, cli_config};
+use runner_agent::providers::{Cache, Installation, LOCK_FILE, Lock, UserConfig, cli_config};
 
 use crate::place::{End as _, Lab, Place, Test, ended, holds};
 
@@ -95,9 +95,13 @@ impl Stack {
         fs::write(
             &config,
             cli_config(
-                Path::new("/not-there"),
-                &mirror,
-                &serving.served,
+                &Installation::of(
+                    Path::new("/not-there"),
+                    &mirror,
+                    &serving.served,
+                    &self.lock()?,
+                    false,
+                ),
                 &UserConfig::default(),
             ),
         )?;

@@ -1,11 +1,11 @@
 //! The run's registry credentials with the real tools: an HTTPS module registry and a provider mirror that require a token, and an archive
 //! server that must not get one.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use anyhow::{Result, ensure};
 use harness::cluster::pki::Pki;
-use runner_agent::providers::{UserConfig, cli_config};
+use runner_agent::providers::{Installation, UserConfig, cli_config};
 use servers::{auth::Access, registry::Registry};
 
 use crate::place::{End as _, Lab, Test, ended, holds};
@@ -52,10 +52,7 @@ fn asked(lab: &Lab, tool: &'static str) -> Result<()> {
         );
         let config = place.home().join("pawl.tfrc");
         let user = UserConfig::of(tokens, Some(&own)).map_err(anyhow::Error::msg)?;
-        fs::write(
-            &config,
-            cli_config(Path::new("/not-there"), Path::new("/not-there"), &[], &user),
-        )?;
+        fs::write(&config, cli_config(&Installation::default(), &user))?;
         let mut init = place.program(tool, &["init", "-input=false", "-no-color"]);
         ended(
             init.env("TF_CLI_CONFIG_FILE", config)

@@ -287,6 +287,7 @@ impl Work for PlayedWork {
         Ok(InitReport {
             backend: "http".into(),
             workspace: "default".into(),
+            providers: None,
         })
     }
 
@@ -345,6 +346,7 @@ impl Work for PlayedWork {
             state_key,
             notes,
             unread: None,
+            other_state: None,
         })
     }
 

@@ -10,7 +10,8 @@ use crds::{
     Claim, OutputsStatus,
     apply_log::Replay,
     datastore::{
-        HEADER_DIGEST, HEADER_NONCE, Length, ObjectKind, Stored, attempt_path, hex_digest,
+        HEADER_DIGEST, HEADER_NONCE, LastState, Length, ObjectKind, Stored, attempt_path,
+        hex_digest,
     },
     outputs::Taken,
     termination::TerminationMessage,
@@ -217,6 +218,27 @@ impl Client {
             self.own(Method::PUT, "state")?.query(&[("lock", lock)]),
             content,
         ))
+        .await
+        .map(drop)
+    }
+
+    /// The state of the last apply of the run's stack and workspace; `None` before the first.
+    pub async fn last_state(&self) -> Result<Option<LastState>, RequestError> {
+        let response = answer(self.own(Method::GET, "laststate")?.timeout(SMALL)).await?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        parsed(&read(response).await?).map(Some)
+    }
+
+    /// Records the state of this apply, which is not with the datastore.
+    pub async fn applied_elsewhere(&self, last: &LastState) -> Result<(), RequestError> {
+        let body = serde_json::to_vec(last).unwrap_or_default();
+        answer(
+            self.own(Method::PUT, "laststate")?
+                .timeout(SMALL)
+                .body(body),
+        )
         .await
         .map(drop)
     }

@@ -212,11 +212,10 @@ fn workspace(run: &TerraformRun) -> Workspace {
             let config = places
                 .map(|(name, value)| (name.clone(), without_user(value)))
                 .collect();
-            // A backend that is identified by the environment may be another one in another stack.
-            let stack = BackendType::of(&backend.kind)
-                .state(&Value::Object(backend.config.clone()))
-                .is_empty()
-                .then_some(stack);
+            // A backend that the environment or the code completes may be another one in another stack.
+            let names_state =
+                BackendType::of(&backend.kind).names_state(&Value::Object(backend.config.clone()));
+            let stack = (!names_state).then_some(stack);
             json!(["backend", backend.kind, Value::Object(config), stack])
         }
         None => json!(["stack", stack]),

@@ -234,11 +234,16 @@ impl PlanStatus {
         let unread =
             "the plan file could not be read, so counts and changes are what the tool printed";
         let exist = format!("{count} of what it creates {MAY_EXIST}, see plan.changes");
-        [(self.counts.unread, unread), (count > 0, &exist)]
-            .into_iter()
-            .filter(|(is, _)| *is)
-            .map(|(_, text)| text.to_owned())
-            .reduce(|all, text| format!("{all}; {text}"))
+        let elsewhere = "its state is not that of the stack's last apply, see the history";
+        [
+            (self.counts.unread, unread),
+            (self.counts.other_state, elsewhere),
+            (count > 0, &exist),
+        ]
+        .into_iter()
+        .filter(|(is, _)| *is)
+        .map(|(_, text)| text.to_owned())
+        .reduce(|all, text| format!("{all}; {text}"))
     }
 }
 

@@ -241,6 +241,10 @@ reasons! {
         Only("create a run with spec.backend, or correct the code: a backend that outlives the pod or, where there is \
             a datastore, none at all"),
         First("add a backend to the code, or run in a clone of the repository");
+    /// A destroy finds nothing, in another state than that of the stack's last apply or in an empty one. Nothing was destroyed.
+    ANOTHER_STATE AnotherState: Configuration,
+        First("name the backend and workspace of the last apply; if nothing of the stack is left, nothing has to be destroyed"),
+        Never;
     /// The managed state belongs to a namespace of the same name that was deleted.
     STATE_OF_FORMER_NAMESPACE StateOfFormerNamespace: Policy,
         First("ask someone with the role pawl-state-admin to hand the state over"),

@@ -76,6 +76,7 @@ impl Approval {
         let destroyed = changes.destroy.saturating_sub(changes.replace);
         self.mode == ApprovalMode::Automatic
             && !changes.unread
+            && !changes.other_state
             && self.automatic_when.is_none_or(|most| {
                 destroyed <= most.max_destroy
                     && changes.replace <= most.max_replace
@@ -84,7 +85,7 @@ impl Approval {
     }
 
     /// Who approves the plan of a run in this phase. The plan of an Automatic run is in `AwaitingApproval` only when it
-    /// exceeds `automaticWhen` or is unread, and then a person approves it.
+    /// exceeds `automaticWhen`, is unread or is of another state, and then a person approves it.
     pub fn mode_in(&self, phase: Option<Phase>) -> ApprovalMode {
         match (self.mode, phase) {
             (ApprovalMode::Automatic, Some(Phase::AwaitingApproval)) => ApprovalMode::Manual,
@@ -193,6 +194,10 @@ mod tests {
         };
         let (mut invoking, mut unread) = (changes(1, 0, 0), changes(1, 0, 0));
         (invoking.invoke, unread.unread) = (1, true);
+        let elsewhere = Changes {
+            other_state: true,
+            ..changes(1, 0, 0)
+        };
         let rows = [
             (Manual, None, changes(1, 0, 0), false),
             (Manual, bounds(9, 9), changes(1, 0, 0), false),
@@ -207,6 +212,8 @@ mod tests {
             (Automatic, bounds(9, 9), invoking, false),
             (Automatic, None, unread, false),
             (Automatic, bounds(9, 9), unread, false),
+            (Automatic, None, elsewhere, false),
+            (Automatic, bounds(9, 9), elsewhere, false),
         ];
         for (mode, automatic_when, changes, is_automatic) in rows {
             assert_eq!(

@@ -52,7 +52,7 @@ pub struct PlanStatus {
 /// The number of changes in a plan, in Terraform's terms. A replaced resource counts in `replace`, `add` and `destroy`,
 /// as in the tools.
 ///
-/// `moved`, `drifted` and `invoke` are omitted when they are 0, and `unread` when it is false.
+/// `moved`, `drifted` and `invoke` are omitted when they are 0, `unread` and `otherState` when they are false.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Changes {
@@ -83,6 +83,10 @@ pub struct Changes {
     /// and a person has to approve the plan, whatever the mode.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
+    /// Whether its state is another than that of the last apply of this stack and workspace, or empty. A person has to approve the plan,
+    /// whatever the mode. The apply makes this state the one of the stack.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub other_state: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -119,8 +123,13 @@ impl Changes {
                 text = format!("{text}, {count} {word}");
             }
         }
-        if self.unread {
-            text.push_str(", unread");
+        for (is, words) in [
+            (self.unread, ", unread"),
+            (self.other_state, ", another state"),
+        ] {
+            if is {
+                text.push_str(words);
+            }
         }
         text
     }
@@ -165,7 +174,7 @@ mod tests {
                 .map(|name| ((*name).to_owned(), json!(u32::MAX)))
                 .collect(),
         );
-        all.unread = true;
+        (all.unread, all.other_state) = (true, true);
         assert!(all.summary().len() <= 200, "{}", all.summary());
     }
 

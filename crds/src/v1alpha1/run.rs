@@ -228,7 +228,8 @@ pub struct TerraformRunSpec {
         regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
     )]
     pub stack: Option<String>,
-    /// Where the state is stored; overrides the code.
+    /// Where the state is stored. Merged over the code's block of the same type, as `-backend-config` merges; replaces a block of another
+    /// type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
     /// Variables of the stack; at most 256.

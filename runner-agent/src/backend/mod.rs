@@ -1,6 +1,8 @@
 //! The backend of the tool's state, as recorded by `init`. The properties of each backend type are in one table: [`crds::backend`].
 
 mod mentioned;
+pub mod of_code;
+pub mod workspace_reads;
 
 use std::{
     ffi::OsString,

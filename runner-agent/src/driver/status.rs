@@ -262,6 +262,9 @@ impl StatusView {
             &format!("backend {}, workspace {}", init.backend, init.workspace),
             now,
         );
+        if let Some(note) = &init.providers {
+            self.history("Init", note, now);
+        }
     }
 
     pub(super) fn planned(&mut self, plan: PlanReport, now: Timestamp) {
@@ -273,6 +276,12 @@ impl StatusView {
         if let Some(why) = &plan.unread {
             let text = format!(
                 "the plan file was not read: {why}; these are the tool's words, and a person has to approve them"
+            );
+            self.history("Plan", &text, now);
+        }
+        if let Some(why) = &plan.other_state {
+            let text = format!(
+                "{why}; a person has to approve the plan, and its apply makes this state the stack's"
             );
             self.history("Plan", &text, now);
         }

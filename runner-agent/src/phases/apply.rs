@@ -80,6 +80,7 @@ impl PhaseRunner {
                 if let Some(journal) = &mut journal {
                     journal.ended(exit, !rescue.is_file());
                 }
+                self.record_state(planned).await;
                 return Ok(ApplyReport {
                     done: operations.done,
                     outputs: events.outputs(),
@@ -115,6 +116,9 @@ impl PhaseRunner {
             );
             // The tool changed something, or there would be no state to save.
             failure.changes = Changed::Some;
+        }
+        if changed != Changed::None {
+            self.record_state(planned).await;
         }
         if let Some(journal) = journal {
             let account = self.account(shell, journal).await;

@@ -1,6 +1,6 @@
 //! The Init phase: `init`, the workspace, and the refusal of a state that would be lost with the pod.
 
-use std::{io, path::Path};
+use std::{fmt::Write as _, io, path::Path};
 
 use crds::{Failure, Operation, Reason, datastore::StateId, state_key};
 
@@ -48,10 +48,21 @@ impl PhaseRunner {
         if made.shell.tool.found.has_init_json() && !made.shell.is_terragrunt() {
             args.push("-json");
         }
+        if self.wants_managed_state(run, stack) {
+            self.name_managed_state(run, stack).await?;
+            made.shell.managed = true;
+        }
+        let placed = self.place_backend(&run.spec, &made.shell)?;
+        let more: Vec<_> = placed
+            .args
+            .iter()
+            .map(|arg| arg.to_string_lossy())
+            .collect();
+        args.extend(more.iter().map(AsRef::as_ref));
         self.init_step(&mut made, &args, notices).await?;
         if made.idle {
             let backend = "not asked for: Terragrunt ran nothing in this unit".to_owned();
-            return Ok((InitReport { backend, workspace }, made));
+            return Ok((InitReport::of(backend, workspace), made));
         }
         let unnamed = Backend::read(stack).is_ok_and(|backend| !backend.is_named());
         if self.remote.is_some() && unnamed && !made.shell.managed {
@@ -64,17 +75,19 @@ impl PhaseRunner {
         if made.shell.managed {
             // The `http` backend has one workspace only; the state's address contains the run's workspace.
             self.know_backend(&mut made)?;
+            self.reads_no_workspace(&made)?;
             let id = StateId::of(&self.settings.run, &run.spec);
             return Ok((
-                InitReport {
-                    backend: format!("managed (stack {})", id.stack),
-                    workspace,
-                },
+                InitReport::of(format!("managed (stack {})", id.stack), workspace),
                 made,
             ));
         }
+        let placed = placed.note.or_else(|| self.placed_by_stand_in());
         let is_new = workspace != selected(stack) && !self.has_workspace(&made, notices).await?;
         let mut backend = self.know_backend(&mut made)?;
+        if let Some(note) = placed {
+            let _ = write!(backend, " ({note})");
+        }
         if run.spec.operation.applies()
             && Backend::read(stack).is_ok_and(|found| !found.locks(&made.shell.env))
         {
@@ -82,13 +95,7 @@ impl PhaseRunner {
         }
         if is_new {
             // The plan of an apply creates a missing workspace, because TF_WORKSPACE names it.
-            return Ok((
-                InitReport {
-                    backend,
-                    workspace: format!("{workspace} (new)"),
-                },
-                made,
-            ));
+            return Ok((InitReport::of(backend, format!("{workspace} (new)")), made));
         }
         if workspace != selected(stack) {
             // Its state may need other providers than that of the selected workspace.
@@ -98,7 +105,7 @@ impl PhaseRunner {
             .await;
             self.init_step(&mut made, &args, notices).await?;
         }
-        Ok((InitReport { backend, workspace }, made))
+        Ok((InitReport::of(backend, workspace), made))
     }
 
     async fn init_step(
@@ -107,7 +114,7 @@ impl PhaseRunner {
         args: &[&str],
         notices: &Notices,
     ) -> Result<(), Failure> {
-        let said = self.tool_step(&made.shell, "init", args, notices).await?;
+        let said = self.run_tool_init(&mut made.shell, args, notices).await?;
         made.idle =
             made.shell.is_terragrunt() && (self.ran_in().is_none() || made.shell.ignored(&said));
         Ok(())

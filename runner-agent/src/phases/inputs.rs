@@ -1,15 +1,9 @@
 //! Variables, environment and backend: reads their values and passes them to the tool.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, OpenOptions},
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use crds::{EnvFrom, Failure, Reason, TerraformRunSpec, ValueFrom};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 pub(super) use super::mounted_objects::{is_empty, mounted};
 use super::{
@@ -21,7 +15,6 @@ use super::{
     variable_files::{self, GivenVariables, VariablesFile},
 };
 use crate::{
-    classify::OrInternal as _,
     datastore::sealed_inputs::SealedInputs,
     files::{BACKEND_FILE, VARIABLES_FILE},
     report::redact::Redactor,
@@ -262,21 +255,16 @@ fn read(
     Ok((Value::String(text), origin))
 }
 
-/// Writes the files, variables and backend into the stack's directory. The source may not use the names of the latter two. `root`
-/// is the source's top.
-pub(super) fn put_all(
-    stack: &Path,
-    root: &Path,
-    spec: &TerraformRunSpec,
-    given: &mut Inputs,
-) -> Result<(), Failure> {
+/// Writes the files and variables into the stack's directory. The source may not use the names of variables and backend. `root` is the
+/// source's top.
+pub(super) fn put_all(stack: &Path, root: &Path, given: &mut Inputs) -> Result<(), Failure> {
     given_files::put_beside(&given.files, stack)?;
-    write_backend(stack, spec)?;
+    refuse_own_names(stack)?;
     given.put = variable_files::texts(&given.variable_files, &given.variables, stack, root)?;
     variable_files::put(&given.put, stack)
 }
 
-fn write_backend(stack: &Path, spec: &TerraformRunSpec) -> Result<(), Failure> {
+fn refuse_own_names(stack: &Path) -> Result<(), Failure> {
     let tofu_names = [
         BACKEND_FILE.replace(".tf.json", ".tofu.json"),
         BACKEND_FILE.replace(".tf.json", ".tofu"),
@@ -296,21 +284,7 @@ fn write_backend(stack: &Path, spec: &TerraformRunSpec) -> Result<(), Failure> {
             "the source has a file {name}, a name that Pawl uses for itself"
         )));
     }
-    if let Some(backend) = &spec.backend {
-        let config = json!({"terraform": {"backend": {backend.kind.clone(): backend.config}}});
-        put(&stack.join(BACKEND_FILE), &config)?;
-    }
     Ok(())
-}
-
-pub(super) fn put(path: &Path, value: &Value) -> Result<(), Failure> {
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .and_then(|mut file| file.write_all(value.to_string().as_bytes()));
-    written.or_internal(&format!("{} cannot be written", path.display()))
 }
 
 #[cfg(test)]
@@ -318,6 +292,7 @@ mod tests {
     use super::*;
     use crate::phases::tests::settings;
     use crds::{FailureClass, reason};
+    use serde_json::json;
     use std::os::unix::fs::PermissionsExt;
 
     fn spec(json: &Value) -> TerraformRunSpec {
@@ -444,24 +419,19 @@ mod tests {
     #[test]
     fn files_are_private_and_their_names_are_reserved() {
         let dir = tempfile::tempdir().unwrap();
-        let spec = spec(&json!({"backend": {"type": "http", "config": {"address": "http://s/a"}}}));
         let mut given = Inputs {
             variables: json!({"a": 1}).as_object().unwrap().clone(),
             ..Inputs::default()
         };
-        put_all(dir.path(), dir.path(), &spec, &mut given).unwrap();
-        let backend = fs::read_to_string(dir.path().join(BACKEND_FILE)).unwrap();
-        assert_eq!(
-            backend,
-            r#"{"terraform":{"backend":{"http":{"address":"http://s/a"}}}}"#
-        );
+        put_all(dir.path(), dir.path(), &mut given).unwrap();
+        fs::write(dir.path().join(BACKEND_FILE), "{}").unwrap();
         let mode = fs::metadata(dir.path().join(VARIABLES_FILE))
             .unwrap()
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o600);
         for name in [BACKEND_FILE, VARIABLES_FILE] {
-            let failure = put_all(dir.path(), dir.path(), &spec, &mut given).unwrap_err();
+            let failure = put_all(dir.path(), dir.path(), &mut given).unwrap_err();
             assert!(
                 failure.reason == reason::SOURCE_INVALID && failure.message.contains("zz_pawl"),
                 "{}",
@@ -469,6 +439,6 @@ mod tests {
             );
             fs::remove_file(dir.path().join(name)).unwrap();
         }
-        put_all(dir.path(), dir.path(), &spec, &mut given).unwrap();
+        put_all(dir.path(), dir.path(), &mut given).unwrap();
     }
 }

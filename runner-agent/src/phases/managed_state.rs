@@ -1,17 +1,35 @@
-//! Managed state: the datastore stores the state of a stack that names no backend.
+//! Managed state: the datastore stores the state of a stack that names no backend. And the backend that a run names.
 
-use std::path::Path;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use crds::{Failure, Reason, TerraformRun, datastore::StateId};
+use crds::{Failure, Reason, TerraformRun, TerraformRunSpec, ToolName, datastore::StateId};
+use tool_versions::Tool;
 
-use super::{PhaseRunner, Shell, inputs};
+use super::{Initialised, PhaseRunner, Shell};
 use crate::{
-    backend::mentions_backend,
+    backend::{
+        mentions_backend,
+        of_code::{self, Placed},
+        workspace_reads,
+    },
     classify::OrInternal as _,
     datastore::{self, RequestError, state},
-    files::BACKEND_FILE,
+    files::{self, BACKEND_FILE},
     guard,
 };
+
+const UNWRITTEN: &str = "the run's backend cannot be written";
+
+/// The tool that reads the code.
+fn tool(shell: &Shell) -> Tool {
+    match shell.tool.found.plain().name {
+        ToolName::Terraform => Tool::Terraform,
+        _ => Tool::OpenTofu,
+    }
+}
 
 impl PhaseRunner {
     /// Whether the datastore stores the stack's state, as far as its files show before `init`.
@@ -24,17 +42,82 @@ impl PhaseRunner {
         run: &TerraformRun,
         stack: &Path,
     ) -> Result<(), Failure> {
-        if stack.join("terraform.tfstate").exists() {
-            let message = "the source holds a terraform.tfstate and names no backend, so it would be left behind; name a backend, or \
-                           move that state and remove the file";
-            return Err(Reason::NoDurableState.failure(message));
+        // The second has the states of other workspaces.
+        for name in ["terraform.tfstate", "terraform.tfstate.d"] {
+            if stack.join(name).exists() {
+                let message = format!(
+                    "the source holds a {name} and names no backend, so it would be left behind; name a backend, or move that state and \
+                     remove {name}"
+                );
+                return Err(Reason::NoDurableState.failure(message));
+            }
         }
         let id = StateId::of(&self.settings.run, &run.spec);
-        inputs::put(
-            &stack.join(BACKEND_FILE),
-            &state::backend(&self.settings.namespace, &id),
-        )?;
+        let backend = state::backend(&self.settings.namespace, &id).to_string();
+        files::write(&stack.join(BACKEND_FILE), backend).or_internal(UNWRITTEN)?;
         self.offer_state().await
+    }
+
+    /// Writes the run's own backend where code cannot write, and `init` finds it.
+    pub(super) fn keep_backend(&self, spec: &TerraformRunSpec) -> Result<(), Failure> {
+        let Some(backend) = spec
+            .backend
+            .as_ref()
+            .filter(|_| self.settings.folder.is_none())
+        else {
+            return Ok(());
+        };
+        let path = of_code::given(&self.settings.kept, &backend.kind);
+        let text = serde_json::to_string(&backend.config).or_internal(UNWRITTEN)?;
+        let dir = path.parent().unwrap_or(&self.settings.kept);
+        fs::create_dir_all(dir)
+            .and_then(|()| files::write(&path, text))
+            .or_internal(UNWRITTEN)
+    }
+
+    /// The run's own backend for `init`, if there is one.
+    pub(super) fn kept_backend(&self, spec: &TerraformRunSpec) -> Option<PathBuf> {
+        let backend = spec.backend.as_ref()?;
+        let path = of_code::given(&self.settings.kept, &backend.kind);
+        path.is_file().then_some(path)
+    }
+
+    /// Brings the run's own backend into force. Under Terragrunt the stand-in for the tool does, where the tool runs.
+    pub(super) fn place_backend(
+        &self,
+        spec: &TerraformRunSpec,
+        shell: &Shell,
+    ) -> Result<Placed, Failure> {
+        match self.kept_backend(spec) {
+            Some(given) if !shell.is_terragrunt() => {
+                of_code::place(tool(shell), &shell.stack, &given).or_internal(UNWRITTEN)
+            }
+            _ => Ok(Placed::default()),
+        }
+    }
+
+    /// Refuses code that reads the workspace's name where it would read another one.
+    pub(super) fn reads_no_workspace(&self, made: &Initialised) -> Result<(), Failure> {
+        let workspace = &made.facts.workspace;
+        if workspace == "default" {
+            return Ok(());
+        }
+        let (shell, ran_in) = (&made.shell, self.ran_in());
+        let root = ran_in.as_ref().unwrap_or(&shell.stack);
+        let found = workspace_reads::find(tool(shell), root, &shell.stack.join(".terraform"))
+            .or_internal("the code cannot be read")?;
+        let Some((path, line)) = found else {
+            return Ok(());
+        };
+        let top = self.settings.source_dir();
+        let path = path
+            .strip_prefix(top.canonicalize().unwrap_or(top))
+            .unwrap_or(&path);
+        Err(Reason::InvalidSpec.failure(format!(
+            "{}:{line} reads terraform.workspace, which is `default` with every managed state, and the run's workspace is `{workspace}`; take \
+             the name from a variable, or name a backend that has workspaces",
+            path.display()
+        )))
     }
 
     pub(super) async fn offer_state(&self) -> Result<(), Failure> {

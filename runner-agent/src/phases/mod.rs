@@ -17,6 +17,7 @@ mod init;
 mod init_credentials;
 mod inputs;
 mod journal;
+mod last_state;
 mod locked_state;
 mod managed_state;
 mod mounted_objects;
@@ -388,10 +389,12 @@ impl Work for PhaseRunner {
         let cached = self
             .serve_providers(prepared.cache.clone(), &mut shell)
             .await;
-        let (report, made) = self
+        self.choose_installation(&mut shell);
+        let (mut report, made) = self
             .whose_disk(self.run_init(&prepared, shell, &notices).await)
             .await?;
         self.keep_providers(cached, &made.shell.stack).await;
+        report.providers.clone_from(&made.shell.installation.note);
         let made = Arc::new(made);
         self.enter(Stage::Initialised(made.clone()));
         self.run_hooks(

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use crds::{Failure, TerraformRun};
+use crds::{Failure, TerraformRun, datastore::LastState};
 
 use super::{
     given_files::{self, GivenFile},
@@ -18,7 +18,7 @@ use crate::{
     classify::internal,
     datastore::sealed_inputs::SealedInputs,
     plan_checksum::{Facts, Parts},
-    providers::{Served, UserConfig},
+    providers::{Installation, Served, UserConfig},
 };
 
 /// The context of every command of the tool.
@@ -29,10 +29,14 @@ pub(super) struct Shell {
     pub(super) env: Vec<(OsString, OsString)>,
     /// The datastore stores the state.
     pub(super) managed: bool,
+    /// The file with the run's own backend.
+    pub(super) backend: Option<PathBuf>,
     /// Terragrunt has all input values only for `plan`, so other commands run as part of it.
     pub(super) as_plan: Arc<AtomicBool>,
     /// Providers in the run's mirror.
     pub(super) served: Arc<Vec<Served>>,
+    /// Where `init` takes providers from.
+    pub(super) installation: Arc<Installation>,
     /// The run's additions to the tool's CLI configuration.
     pub(super) user_config: Arc<UserConfig>,
     /// Additional arguments that the run sets.
@@ -113,6 +117,8 @@ pub(super) struct Planned {
     /// Digests of the plan and its inputs; `None` where they were not stored.
     pub(super) parts: Option<Parts>,
     pub(super) operations: u32,
+    /// The state that the plan was made from, where it was read.
+    pub(super) state: Option<LastState>,
     /// The plan imports objects that another run created.
     pub(super) recovers: bool,
 }
@@ -133,6 +139,7 @@ impl Planned {
             state_key,
             parts,
             operations,
+            state: None,
             recovers: false,
         }
     }

@@ -101,10 +101,12 @@ impl PhaseRunner {
             PlanFacts::from(recovery.as_ref().map(Recovery::watched).unwrap_or_default());
         facts.lists_moves = exit.code == 2 && made.run.spec.operation == Operation::RefreshOnly;
         let (own, digest) = self.read_kept(facts.clone()).await?;
+        let mut state = None;
         let own = match own {
             // A plan without changes is not applied.
             Ok(kept) if exit.code == 2 && kept.has_copies => {
                 let origin = self.read_origin(&made, sources, ran_in.as_deref()).await?;
+                state = Some(made.state(&origin.state));
                 self.compare(kept, origin).await?
             }
             own => own.map(|kept| kept.facts),
@@ -140,6 +142,14 @@ impl PhaseRunner {
         let (printed, json) = read?;
         let mut facts = agreed(own, printed)?;
         let unread = own.err().map(ToString::to_string);
+        let other_state = match &state {
+            Some(now) => self.other_state(now).await?,
+            None => None,
+        };
+        if let Some(why) = &other_state {
+            facts.counts.other_state = true;
+            self.say(why).await;
+        }
         let is_quiet = !facts.has_changes() && facts.counts.drifted == 0;
         if !facts.has_changes() && made.run.spec.operation != Operation::RefreshOnly {
             facts.forget_drift();
@@ -151,6 +161,9 @@ impl PhaseRunner {
         if exit.code == 0 && (counted || facts.applyable == Some(true)) {
             let message = "plan ended with 0 (no changes), but the plan file has changes";
             return Err(Reason::PlanUnreadable.failure(message));
+        }
+        if exit.code == 0 {
+            self.destroys_its_own(&made, ran_in.as_deref()).await?;
         }
         let text = match text? {
             Some(text) => text,
@@ -184,6 +197,7 @@ impl PhaseRunner {
             state_key,
             notes: Vec::new(),
             unread,
+            other_state,
         };
         finish_recovery(&made.run, recovery.as_ref(), &facts, &mut report)?;
         let planned = Planned::of(made, Some(parts), counts.operations());
@@ -191,6 +205,7 @@ impl PhaseRunner {
             report,
             Planned {
                 recovers: recovery.is_some(),
+                state,
                 ..planned
             },
         ))

@@ -43,6 +43,19 @@ impl PhaseRunner {
                     .await?
             }
         };
+        Ok(Origin {
+            operation: made.run.spec.operation,
+            sources,
+            state: self.read_origin_state(shell, ran_in).await?,
+        })
+    }
+
+    /// Reads the state through the tool, without any other code of the stack.
+    pub(super) async fn read_origin_state(
+        &self,
+        shell: &Shell,
+        ran_in: Option<&Path>,
+    ) -> Result<State, Failure> {
         let mut state = Err(String::new());
         for command in self.showing(shell, ran_in, &["state", "pull"])? {
             state = self.pull_by(&command, shell, State::pulled).await;
@@ -50,7 +63,7 @@ impl PhaseRunner {
                 break;
             }
         }
-        let state = state.map_err(|why| {
+        state.map_err(|why| {
             let (class, reason) =
                 classify::text(&why).unwrap_or((FailureClass::Internal, Reason::PlanUnreadable));
             let text = format!("the plan cannot be compared with the state: {why}");
@@ -58,11 +71,6 @@ impl PhaseRunner {
                 class,
                 ..reason.failure(text)
             }
-        })?;
-        Ok(Origin {
-            operation: made.run.spec.operation,
-            sources,
-            state,
         })
     }
 

@@ -6,8 +6,17 @@ use std::{
     sync::Arc,
 };
 
+use crds::{Failure, FailureClass, reason};
+
 use super::{PhaseRunner, Shell};
-use crate::providers::{Cache, Kept, Lock, Serving};
+use crate::{
+    classify::Said,
+    ports::Notices,
+    providers::{Cache, Installation, Kept, Lock, Serving},
+};
+
+/// The tools' words for a package of a mirror that the lock file does not list.
+const OTHER_PACKAGE: &str = "match any of the checksums";
 
 /// Init's handle on the cache.
 #[derive(Debug)]
@@ -95,6 +104,57 @@ impl PhaseRunner {
             let about: Vec<_> = about.iter().map(ToString::to_string).collect();
             self.say(format!("{what}: {}", about.join(", "))).await;
         }
+    }
+
+    /// Decides where `init` takes providers from. Call it before `init`, when no code of the stack has run yet.
+    pub(super) fn choose_installation(&self, shell: &mut Shell) {
+        let lock = Lock::of(&shell.stack).unwrap_or_default();
+        let upgrades = ["-upgrade", "-upgrade=true"];
+        let upgrades = shell
+            .options
+            .init
+            .iter()
+            .any(|arg| upgrades.contains(&arg.as_str()));
+        let (image, mirror) = (&self.settings.providers, self.provider_mirror());
+        shell.installation =
+            Installation::of(image, &mirror, &shell.served, &lock, upgrades).into();
+    }
+
+    /// Runs `init`: again with the mirrors alone if a registry cannot be reached, and without a mirror if it has another package than the
+    /// lock file lists.
+    pub(super) async fn run_tool_init(
+        &self,
+        shell: &mut Shell,
+        args: &[&str],
+        notices: &Notices,
+    ) -> Result<Said, Failure> {
+        let failure = match self.tool_step(shell, "init", args, notices).await {
+            Err(failure) => failure,
+            said => return said,
+        };
+        let first = shell.installation.clone();
+        let is_away = failure.class == FailureClass::Transient
+            && failure.reason != reason::BACKEND_UNREACHABLE;
+        let other = if shell.user_config.installs || self.host.cli_config().is_none() {
+            None
+        } else if is_away {
+            first.offline()
+        } else if failure.message.contains(OTHER_PACKAGE) {
+            first.without(&failure.message)
+        } else {
+            None
+        };
+        if let Some(other) = other.filter(|_| !self.children.is_stopped()) {
+            self.say(other.note.clone().unwrap_or_default()).await;
+            shell.installation = other.into();
+            let again = self.tool_step(shell, "init", args, notices).await;
+            if again.is_ok() {
+                return again;
+            }
+        }
+        let answered = first.answered(&failure.message);
+        let message = [vec![failure.message], answered].concat().join("; ");
+        Err(Failure { message, ..failure })
     }
 
     pub(super) fn provider_mirror(&self) -> PathBuf {

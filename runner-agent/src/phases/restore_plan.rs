@@ -133,11 +133,19 @@ impl PhaseRunner {
         if shell.tool.found.has_init_json() && !shell.is_terragrunt() {
             args.push("-json");
         }
+        let placed = self.place_backend(&run.spec, &shell)?;
+        let more: Vec<_> = placed
+            .args
+            .iter()
+            .map(|arg| arg.to_string_lossy())
+            .collect();
+        args.extend(more.iter().map(AsRef::as_ref));
         let cached = self
             .serve_providers(prepared.cache.clone(), &mut shell)
             .await;
+        self.choose_installation(&mut shell);
         shell.enter_workspace(&run.spec.workspace);
-        self.tool_step(&shell, "init", &args, notices).await?;
+        self.run_tool_init(&mut shell, &args, notices).await?;
         self.keep_providers(cached, &shell.stack).await;
         let mut made = Initialised::of(&prepared, shell);
         self.know_backend(&mut made)?;

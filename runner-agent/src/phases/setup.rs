@@ -138,11 +138,7 @@ impl PhaseRunner {
         }
         self.fix_hooks_of_source(&stack, &root)?;
         remove_own_dirs(&stack)?;
-        inputs::put_all(&stack, &root, spec, &mut given)?;
-        let managed = self.wants_managed_state(run, &stack);
-        if managed {
-            self.name_managed_state(run, &stack).await?;
-        }
+        inputs::put_all(&stack, &root, &mut given)?;
         self.prepare(
             run,
             cache,
@@ -152,7 +148,7 @@ impl PhaseRunner {
                 revision,
                 stack,
                 root,
-                managed,
+                managed: false,
                 pinned: None,
             },
             notices,
@@ -249,6 +245,7 @@ impl PhaseRunner {
             given_files::check_terragrunt(&given.files)?;
         }
         given_files::put_home(&given.files, &settings.home())?;
+        self.keep_backend(spec)?;
         // The run's own environment takes precedence.
         let env = self.with_git(&spec.credentials, self.host.tool_env(&given.env))?;
         let user_config = Arc::new(self.user_config(&spec.credentials)?);
@@ -285,8 +282,10 @@ impl PhaseRunner {
             tool: Arc::new(tool),
             env,
             managed: origin.managed,
+            backend: self.kept_backend(spec),
             as_plan: Arc::default(),
             served: Arc::default(),
+            installation: Arc::default(),
             user_config,
             options: Arc::new(given.options),
             variable_args: Arc::new(variable_args),
@@ -339,12 +338,7 @@ impl PhaseRunner {
         let Some(path) = self.host.cli_config() else {
             return Ok(());
         };
-        let text = cli_config(
-            &self.settings.providers,
-            &self.provider_mirror(),
-            &shell.served,
-            &shell.user_config,
-        );
+        let text = cli_config(&shell.installation, &shell.user_config);
         // Rename replaces any existing entry, even a link.
         let fresh = path.with_extension("new");
         files::write(&fresh, text)

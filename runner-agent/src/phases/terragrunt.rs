@@ -133,6 +133,9 @@ impl PhaseRunner {
         let notes = self.notes();
         gone(&notes).or_internal(failed)?;
         let mut call = Call::of(tool, args, shell.as_plan.load(Ordering::Relaxed));
+        if let Some(given) = &shell.backend {
+            call.env.push((wrapped::BACKEND.into(), given.into()));
+        }
         for name in ["TG_TF_PATH", "TERRAGRUNT_TFPATH"] {
             call.env.push((name.into(), stands_in.clone().into()));
         }
@@ -166,6 +169,12 @@ impl PhaseRunner {
     /// Path of the notes on the unit's commands. The stack's code can write there, as to other inputs of the tool.
     fn notes(&self) -> PathBuf {
         self.settings.tmp().join("ran")
+    }
+
+    /// What became of the code's backend when Terragrunt ran `init`, in words.
+    pub(super) fn placed_by_stand_in(&self) -> Option<String> {
+        let text = files::regular(&wrapped::placed(&self.notes())).and_then(io::read_to_string);
+        Some(self.redactor.clean(text.ok()?.lines().last()?))
     }
 
     /// The directory in which the last Terragrunt command ran the tool; `None` if that command did not run the tool.

@@ -1,6 +1,7 @@
 //! The stack's `.terraform.lock.hcl`.
 
 use std::{
+    collections::BTreeMap,
     fmt, fs,
     io::{self, Read as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -79,6 +80,8 @@ pub struct Locked {
 pub struct Lock {
     /// All providers with a package hash.
     pub providers: Vec<Locked>,
+    /// The version of each provider, with or without a hash.
+    pub versions: BTreeMap<String, String>,
 }
 
 impl Lock {
@@ -116,7 +119,7 @@ impl Lock {
     /// It is no HCL.
     pub fn parse(text: &str) -> Result<Self, String> {
         let body = hcl::parse(text)?;
-        let mut providers = Vec::new();
+        let (mut providers, mut versions) = (Vec::new(), BTreeMap::new());
         for block in body
             .blocks()
             .filter(|block| block.ident.as_str() == "provider")
@@ -136,6 +139,7 @@ impl Lock {
             let (Some(provider), Some(version)) = (Provider::parse(label.as_str()), version) else {
                 continue;
             };
+            versions.insert(provider.to_string(), version.to_owned());
             let hashes = value("hashes")
                 .and_then(Expression::as_array)
                 .into_iter()
@@ -153,7 +157,10 @@ impl Lock {
                 });
             }
         }
-        Ok(Self { providers })
+        Ok(Self {
+            providers,
+            versions,
+        })
     }
 }
 

@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`lock`] | the stack's lock file |
+//! | [`installation`] | the places from which the tool takes each provider |
 //! | [`dirhash`] | the `h1:` hash of a package |
 //! | [`cache`] | the cache and the mirror of a run |
 //! | [`populate`] | storing packages in the cache |
@@ -15,67 +16,33 @@
 
 pub mod cache;
 pub mod dirhash;
+pub mod installation;
 pub mod lock;
 mod package;
 pub mod populate;
 mod prune;
 pub mod user_config;
 
-use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
+use std::{fs, path::Path};
 
 pub use cache::{Cache, Served, Serving};
 pub use dirhash::H1;
+pub use installation::Installation;
 pub use lock::{LOCK_FILE, Lock, Locked, Provider};
 pub use populate::Kept;
 pub use user_config::UserConfig;
 
-/// The tool's CLI configuration. Cached providers come from the run's mirror, which has exactly the locked version, so no
-/// registry is asked for it. Others come from the image's mirror if it has them (laid out `HOST/NAMESPACE/NAME/…`), the rest from
-/// their registries. A run that configures `provider_installation` itself overrides this.
-pub fn cli_config(image: &Path, mirror: &Path, served: &[Served], own: &UserConfig) -> String {
+/// The tool's CLI configuration. A run that configures `provider_installation` itself overrides the installation.
+pub fn cli_config(installation: &Installation, own: &UserConfig) -> String {
     let mut text = if own.leaves_checkpoint() {
         String::from("disable_checkpoint = true\n")
     } else {
         String::new()
     };
     if !own.installs {
-        text.push_str(&installation(image, mirror, served));
+        text.push_str(&installation.text());
     }
     text.push_str(own.text());
-    text
-}
-
-fn installation(image: &Path, mirror: &Path, served: &[Served]) -> String {
-    let served: BTreeSet<String> = served
-        .iter()
-        .map(|served| served.provider.to_string())
-        .collect();
-    let image_has: BTreeSet<String> = in_mirror(image)
-        .into_iter()
-        .filter(|name| !served.contains(name))
-        .collect();
-    let list = |names: &mut dyn Iterator<Item = &String>| {
-        names
-            .map(|name| format!("\"{name}\""))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    if served.is_empty() && image_has.is_empty() {
-        return String::new();
-    }
-    let mut text = String::from("provider_installation {\n");
-    for (path, names) in [(mirror, &served), (image, &image_has)]
-        .iter()
-        .filter(|(_, names)| !names.is_empty())
-    {
-        let (path, names) = (path.display(), list(&mut names.iter()));
-        let _ = write!(
-            text,
-            "  filesystem_mirror {{\n    path    = \"{path}\"\n    include = [{names}]\n  }}\n"
-        );
-    }
-    let all = list(&mut served.union(&image_has));
-    let _ = write!(text, "  direct {{\n    exclude = [{all}]\n  }}\n}}\n");
     text
 }
 
@@ -112,73 +79,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn local_providers_come_from_their_mirrors() {
-        let dir = tempfile::tempdir().unwrap();
-        let mirror = Path::new("/run/mirror");
-        let cli_config = |image: &Path, mirror: &Path, served: &[Served]| {
-            cli_config(image, mirror, served, &UserConfig::default())
-        };
-        assert_eq!(
-            cli_config(dir.path(), mirror, &[]),
-            "disable_checkpoint = true\n"
-        );
-        for name in ["random", "time"] {
-            fs::create_dir_all(
-                dir.path()
-                    .join("registry.opentofu.org/hashicorp")
-                    .join(name)
-                    .join("0.13.1/linux_amd64"),
-            )
-            .unwrap();
-        }
-        let (time, random) = (
-            "\"registry.opentofu.org/hashicorp/time\"",
-            "\"registry.opentofu.org/hashicorp/random\"",
-        );
-        let image = dir.path().display().to_string();
-        let block = |path: &str, names: &str| {
-            format!(
-                "  filesystem_mirror {{\n    path    = \"{path}\"\n    include = [{names}]\n  }}\n"
-            )
-        };
-        let text = |blocks: &str, all: &str| {
-            format!(
-                "disable_checkpoint = true\nprovider_installation {{\n{blocks}  direct {{\n    exclude = [{all}]\n  }}\n}}\n"
-            )
-        };
-        let both = format!("{random}, {time}");
-        assert_eq!(
-            cli_config(dir.path(), mirror, &[]),
-            text(&block(&image, &both), &both)
-        );
-        // The cached version is the locked one, so the image's mirror is not used.
-        let served = Served::of_test("registry.opentofu.org/hashicorp/time", "0.12.0");
-        let blocks = block("/run/mirror", time) + &block(&image, random);
-        assert_eq!(
-            cli_config(dir.path(), mirror, std::slice::from_ref(&served)),
-            text(&blocks, &both)
-        );
-        assert_eq!(
-            cli_config(Path::new("/not-there"), mirror, &[served]),
-            text(&block("/run/mirror", time), time)
-        );
-    }
-
-    #[test]
     fn run_may_configure_the_installation() {
         let (none, mirror) = (Path::new("/not-there"), Path::new("/run/mirror"));
         let served = [Served::of_test(
             "registry.opentofu.org/hashicorp/time",
             "0.12.0",
         )];
+        let installation = Installation::of(none, mirror, &served, &Lock::default(), false);
         let own = "provider_installation {\n  network_mirror {\n    url = \"https://m/\"\n  }\n}\n";
         let config = UserConfig::of(&[], Some(own)).unwrap();
         assert_eq!(
-            cli_config(none, mirror, &served, &config),
+            cli_config(&installation, &config),
             format!("disable_checkpoint = true\n{own}")
         );
         let token = UserConfig::of(&[("r".to_owned(), "t".to_owned())], None).unwrap();
-        let text = cli_config(none, mirror, &served, &token);
+        let text = cli_config(&installation, &token);
         assert!(
             text.contains("filesystem_mirror")
                 && text.ends_with("credentials \"r\" {\n  token = \"t\"\n}\n"),

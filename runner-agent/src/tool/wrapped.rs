@@ -18,6 +18,9 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use tool_versions::Tool;
+
+use crate::backend::of_code;
 
 /// Directory of the links by which this program is called in the tool's place.
 pub const DIR: &str = "beneath";
@@ -31,6 +34,9 @@ pub const NOTES: &str = "PAWL_NOTES";
 pub const ASKED: &str = "PAWL_ASKED";
 /// Arguments to run in place of `plan`, one per line.
 pub const INSTEAD: &str = "PAWL_INSTEAD";
+
+/// The file with the run's own backend.
+pub const BACKEND: &str = "PAWL_BACKEND";
 
 /// Reaction to a call by Terragrunt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +73,7 @@ pub fn run() -> u8 {
     let is_init = var(ASKED) == "init";
     let here = env::current_dir().unwrap_or_default();
     let mut command = Command::new(&tool);
-    for name in [TOOL, UNIT, NOTES, ASKED, INSTEAD] {
+    for name in [TOOL, UNIT, NOTES, ASKED, INSTEAD, BACKEND] {
         command.env_remove(name);
     }
     match call(
@@ -79,7 +85,18 @@ pub fn run() -> u8 {
     ) {
         Call::Done => return 0,
         Call::Other => command.args(args),
-        Call::Unit(args) => {
+        Call::Unit(mut args) => {
+            if args.first().is_some_and(|name| name == "init")
+                && let Some(given) = env::var_os(BACKEND)
+            {
+                match place(&tool, &here, Path::new(&given), &notes) {
+                    Ok(more) => args.extend(more),
+                    Err(error) => {
+                        eprintln!("error: the run's backend cannot be written: {error}");
+                        return 126;
+                    }
+                }
+            }
             // A failed note does not stop the tool. The agent then reports that the tool did not run.
             let _ = note(
                 &notes,
@@ -94,6 +111,24 @@ pub fn run() -> u8 {
     let error = command.exec();
     eprintln!("error: {} cannot be run: {error}", tool.display());
     126
+}
+
+/// Brings the run's own backend into force where the tool runs. Notes what becomes of the code's.
+fn place(tool: &OsStr, here: &Path, given: &Path, notes: &Path) -> io::Result<Vec<OsString>> {
+    let name = Path::new(tool).file_name().unwrap_or_default();
+    let tool = if name.as_bytes().starts_with(b"terraform") {
+        Tool::Terraform
+    } else {
+        Tool::OpenTofu
+    };
+    let done = of_code::place(tool, here, given)?;
+    fs::write(placed(notes), done.note.unwrap_or_default())?;
+    Ok(done.args)
+}
+
+/// The file with the note on the code's backend.
+pub fn placed(notes: &Path) -> PathBuf {
+    notes.with_extension("backend")
 }
 
 fn call(

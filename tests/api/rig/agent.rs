@@ -144,6 +144,7 @@ impl Work for Played {
         Ok(InitReport {
             backend: "http".into(),
             workspace: "default".into(),
+            providers: None,
         })
     }
 
@@ -162,6 +163,7 @@ impl Work for Played {
             notes: Vec::new(),
             state_key: self.state_key.clone(),
             unread: None,
+            other_state: None,
         })
     }
 

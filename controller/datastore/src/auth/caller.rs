@@ -35,6 +35,10 @@ pub enum Ask {
     ReadState,
     /// Write the state; only after the claim.
     WriteState,
+    /// Read the state of the last apply of its stack and workspace.
+    ReadLast,
+    /// Record the state of an apply that is elsewhere; only after the claim.
+    WriteLast,
     Lock,
     Unlock,
 }
@@ -63,6 +67,8 @@ impl Ask {
             Self::Source => ("read_source", 0, false),
             Self::ReadState => ("read_state", 0, true),
             Self::WriteState => ("write_state", MAX_STATE, true),
+            Self::ReadLast => ("read_last_state", 0, false),
+            Self::WriteLast => ("write_last_state", MAX_SMALL, true),
             Self::Lock => ("lock", MAX_SMALL, false),
             Self::Unlock => ("unlock", 0, true),
         }
@@ -148,7 +154,8 @@ pub fn decide(
         return Err(problem(REPLACED, format!("attempt {newest} is closed")));
     }
     // Before the claim, a person has approved nothing that runs in the pod. A run that only plans is never approved.
-    if ask == Ask::WriteState && (!claimed || !run.operation.applies()) {
+    let writes = matches!(ask, Ask::WriteState | Ask::WriteLast);
+    if writes && (!claimed || !run.operation.applies()) {
         return forbidden(
             "a state is written only after the claim of its run, and never by a run that only plans",
         );
@@ -166,7 +173,7 @@ mod tests {
     use super::*;
     use crate::testing::{NONCE, claim, pod, view};
 
-    const ALL: [Ask; 18] = [
+    const ALL: [Ask; 20] = [
         Ask::Put(ObjectKind::Bundle),
         Ask::Put(ObjectKind::Result),
         Ask::Put(ObjectKind::ErroredState),
@@ -183,6 +190,8 @@ mod tests {
         Ask::Source,
         Ask::ReadState,
         Ask::WriteState,
+        Ask::ReadLast,
+        Ask::WriteLast,
         Ask::Lock,
         Ask::Unlock,
     ];
@@ -204,7 +213,7 @@ mod tests {
             ..run.clone()
         };
         for ask in ALL {
-            let before = if ask == Ask::WriteState {
+            let before = if matches!(ask, Ask::WriteState | Ask::WriteLast) {
                 FORBIDDEN
             } else {
                 ""

@@ -245,6 +245,24 @@ async fn carry_out(
             service.states.put(&key, &holder, lock, written).await?;
             Ok(empty(StatusCode::OK))
         }
+        Ask::ReadLast => {
+            let namespace = service.lookup.namespace(run).await?;
+            Ok(match service.states.last(&state()?, &namespace).await? {
+                Some(last) => problem::json(StatusCode::OK, &last),
+                None => empty(StatusCode::NO_CONTENT),
+            })
+        }
+        Ask::WriteLast => {
+            let said = body.collect().await?;
+            let last = serde_json::from_slice(&said)
+                .map_err(|_| invalid("the body is no state of an apply"))?;
+            let namespace = service.lookup.namespace(run).await?;
+            service
+                .states
+                .applied_elsewhere(&state()?, &namespace, &last)
+                .await?;
+            Ok(empty(StatusCode::OK))
+        }
         Ask::Lock => {
             let info = body.collect().await?;
             let namespace = service.lookup.namespace(run).await?;

@@ -113,7 +113,7 @@ impl Route {
 const OF_ALL: [Row<Route>; 1] = [("GET", WANTED_PATH, |asked| asked.alone(Route::Wanted))];
 
 const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
-const OF_ATTEMPT: [Row<Route>; 14] = [
+const OF_ATTEMPT: [Row<Route>; 16] = [
     ("PUT", "/objects/{kind}", |asked| {
         asked.of_pod(Ask::Put(asked.kind()?), Wants::Nothing)
     }),
@@ -152,6 +152,12 @@ const OF_ATTEMPT: [Row<Route>; 14] = [
     }),
     ("PUT", "/state", |asked| {
         asked.of_pod(Ask::WriteState, Wants::Lock)
+    }),
+    ("GET", "/laststate", |asked| {
+        asked.of_pod(Ask::ReadLast, Wants::Nothing)
+    }),
+    ("PUT", "/laststate", |asked| {
+        asked.of_pod(Ask::WriteLast, Wants::Nothing)
     }),
     ("PUT", "/lock", |asked| {
         asked.of_pod(Ask::Lock, Wants::Nothing)

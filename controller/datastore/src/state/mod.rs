@@ -2,6 +2,7 @@
 //! versions. Every change creates the next record with create-if-absent, so only one of several concurrent writers succeeds. So all
 //! replicas see writes under a lock, and changes of that lock's holder, in one order.
 
+pub mod last;
 pub mod lock;
 pub mod ownership;
 pub mod serial;
@@ -17,7 +18,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crds::datastore::{FORMER_NAMESPACE, LOCKED, Problem, UNAVAILABLE};
+use crds::datastore::{FORMER_NAMESPACE, LOCKED, LastState, Problem, UNAVAILABLE};
 use serving::problem::{corrupt, problem};
 
 use crate::{
@@ -110,6 +111,9 @@ pub struct Head {
     pub versions: Vec<Version>,
     /// At most 16.
     pub notes: Vec<Note>,
+    /// The state of the last apply, if it is not here but in a backend of the code or run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<LastState>,
     /// Random value by which the writer recognizes its own record.
     pub write: String,
 }

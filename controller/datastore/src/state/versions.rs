@@ -91,6 +91,7 @@ impl States {
                 return Ok(());
             }
             let mut head = newest.head.clone();
+            head.elsewhere = None;
             head.add(version(
                 &newest.head,
                 newest.number + 1,

@@ -550,3 +550,57 @@ async fn all_states_of_a_namespace_are_handed_over_at_once() {
         "{shown}"
     );
 }
+
+/// The record of the last apply, as the run's pod reads it.
+async fn last(lab: &Lab) -> Value {
+    let answer = lab.get("laststate").await;
+    match answer.code {
+        204 => Value::Null,
+        _ => answer.json(),
+    }
+}
+
+#[tokio::test]
+async fn last_state_is_that_of_the_last_apply_wherever_it_is() {
+    let lab = Lab::new();
+    let elsewhere = |lineage: &str| json!({"backend": "s3", "key": "sha256:1", "lineage": lineage, "serial": 7});
+    let body = |lineage| elsewhere(lineage).to_string().into_bytes();
+    assert_eq!(last(&lab).await, Value::Null);
+    lab.asks("pod-1", &[("PUT laststate", &body("a"), "403 Forbidden")])
+        .await;
+    lab.cluster.set(RunView {
+        claim: Some(claim(1)),
+        ..view(1, true)
+    });
+    lab.asks("pod-1", &[("PUT laststate", &body("a"), "200")])
+        .await;
+    assert_eq!(last(&lab).await, elsewhere("a"));
+    let states = lab.of_person("GET", "states", b"").await.json();
+    assert_eq!(
+        states["items"],
+        json!([]),
+        "it is no state of the datastore"
+    );
+    // An apply that keeps its state here is the last one.
+    let requests = [
+        ("PUT lock", &lock("a")[..], "200"),
+        ("PUT state?lock=a", &state(3, 0), "200"),
+    ];
+    lab.asks("pod-1", &requests).await;
+    let managed = last(&lab).await;
+    assert_eq!(
+        (&managed["backend"], &managed["lineage"], &managed["serial"]),
+        (&json!("managed"), &json!("3f8a"), &json!(3))
+    );
+    lab.asks("pod-1", &[("PUT laststate", &body("b"), "200")])
+        .await;
+    assert_eq!(last(&lab).await, elsewhere("b"));
+    // A namespace of the same name has other stacks.
+    let other = lab
+        .service
+        .states
+        .last(&key(), "33333333-3333-3333")
+        .await
+        .unwrap();
+    assert_eq!(other, None);
+}

@@ -187,6 +187,16 @@ impl State {
         Self::of(document).map_err(|why| StateError::Io(std::io::Error::other(why.0)))
     }
 
+    /// Lineage and serial number; neither before the first apply.
+    pub(in crate::phases) fn identity(&self) -> (Option<String>, Option<u64>) {
+        let lineage = Some(&self.lineage).filter(|lineage| !lineage.is_empty());
+        (lineage.cloned(), lineage.map(|_| self.serial))
+    }
+
+    pub(in crate::phases) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
     pub(super) fn kept(from: impl Read) -> Result<Self, Unread> {
         let document = serde_json::from_reader(from);
         Self::of(document.map_err(|error| Unread(format!("its state cannot be read: {error}")))?)

@@ -70,6 +70,16 @@ impl Constraints {
         })
     }
 
+    /// Whether a part, other than one that excludes a version, names a prerelease of the same numbers. `!= 1.9.0` alone allows each
+    /// prerelease in go-version, but means none.
+    pub fn names(&self, version: &Version) -> bool {
+        self.parts.iter().any(|(operator, wanted)| {
+            *operator != Operator::NotEqual
+                && !wanted.is_stable()
+                && wanted.has_segments_of(version)
+        })
+    }
+
     /// Whether a part names a prerelease, which `required_version` must not.
     pub fn names_prerelease(&self) -> bool {
         self.parts.iter().any(|(_, version)| !version.is_stable())

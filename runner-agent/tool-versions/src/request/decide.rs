@@ -296,11 +296,13 @@ fn version_of(
             .iter()
             .find(|required| !required.accepts(version))
     {
+        let wrong = other.wrong.as_ref().map(|wrong| format!(": {wrong}"));
         return Err(Error::contradiction(format!(
-            "{tool} {version} ({}) is not what the code requires: `{}` ({})",
+            "{tool} {version} ({}) is not what the code requires: `{}` ({}){}",
             decision.why.exactly(),
             other.text,
-            other.place
+            other.place,
+            wrong.unwrap_or_default()
         )));
     }
     Ok(decision)

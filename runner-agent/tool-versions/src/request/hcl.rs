@@ -16,6 +16,8 @@ pub const LARGEST: usize = 256 << 10;
 /// # Errors
 /// The line and the syntax error; or that the text is too large.
 pub fn parse(text: &str) -> Result<Body, String> {
+    // The tools accept a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.len() > LARGEST {
         return Err(format!("it is larger than {} KiB", LARGEST >> 10));
     }

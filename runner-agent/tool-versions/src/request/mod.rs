@@ -36,9 +36,9 @@ pub enum Request {
     Latest,
     /// `latest-pre`: the newest, prereleases included.
     LatestPrerelease,
-    /// `latest:PATTERN`: the newest that matches, prereleases included.
+    /// `latest:PATTERN`: the newest that matches; a prerelease only if the pattern names one.
     LatestMatching(Pattern),
-    /// `min:PATTERN`: the oldest that matches, prereleases included.
+    /// `min:PATTERN`: the oldest that matches; a prerelease only if the pattern names one.
     OldestMatching(Pattern),
     /// `latest-allowed`: the newest that `required_version` allows; without one the newest release.
     LatestAllowed,
@@ -69,8 +69,28 @@ impl Pattern {
             .map_err(|error| wrong(error.to_string()))
     }
 
+    /// Whether a version matches: a release, or a prerelease that the pattern names. Such a pattern has letters or a hyphen besides classes
+    /// and escapes, and does not match the numbers alone. tenv takes any prerelease that matches.
     fn is_in(&self, version: &Version) -> bool {
-        self.0.is_match(&version.to_string())
+        let matches = |version: &Version| self.0.is_match(&version.to_string());
+        matches(version)
+            && (version.is_stable() || (self.names_letters() && !matches(&version.core())))
+    }
+
+    fn names_letters(&self) -> bool {
+        let (mut class, mut escaped) = (false, false);
+        self.0.as_str().chars().any(|c| {
+            if std::mem::take(&mut escaped) {
+                return false;
+            }
+            match c {
+                '\\' => escaped = true,
+                '[' => class = true,
+                ']' => class = false,
+                c => return !class && (c.is_ascii_alphabetic() || c == '-'),
+            }
+            false
+        })
     }
 }
 
@@ -97,7 +117,10 @@ impl Request {
             Self::LatestMatching(pattern) => fit.filter(|version| pattern.is_in(version)).max(),
             Self::OldestMatching(pattern) => fit.filter(|version| pattern.is_in(version)).min(),
             Self::OldestAllowed => fit.filter(|version| version.is_stable()).min(),
-            Self::Within(constraints) => fit.filter(|version| constraints.allow(version)).max(),
+            Self::Within(constraints) => fit
+                .filter(|version| version.is_stable() || constraints.names(version))
+                .filter(|version| constraints.allow(version))
+                .max(),
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct Required {
     pub text: String,
     pub place: Place,
     pub readers: Readers,
+    /// Why a version that reads it refuses it, whatever it says.
+    pub wrong: Option<String>,
 }
 
 impl Required {
@@ -55,7 +57,7 @@ impl Required {
     pub fn accepts(&self, version: &Version) -> bool {
         let (is_newer, allowed) = (
             reads_own_files_only(version),
-            self.constraints.allow_core(version),
+            self.wrong.is_none() && self.constraints.allow_core(version),
         );
         match self.readers {
             Readers::All => allowed,
@@ -145,21 +147,32 @@ pub fn required(
     Ok(all)
 }
 
+/// # Errors
+/// Both tools refuse the constraint in every version that may be chosen. OpenTofu 1.12 does not read all of them.
 fn constraint(text: String, place: Place, readers: Readers) -> Result<Required> {
-    let constraints: Constraints = text
-        .parse()
-        .map_err(|error| Error::configuration(format!("{place}: {error}")))?;
-    if constraints.names_prerelease() {
+    let parsed: Result<Constraints> = text.parse();
+    let wrong = match &parsed {
         // Both tools fail with "Prerelease version constraints are not supported".
-        return Err(Error::configuration(format!(
-            "{place}: `{text}` names a prerelease, which required_version may not"
-        )));
+        Ok(found) if found.names_prerelease() => Some(format!(
+            "`{text}` names a prerelease, which required_version may not"
+        )),
+        Ok(_) => None,
+        Err(error) => Some(error.text.clone()),
+    };
+    if let Some(wrong) = wrong.as_ref().filter(|_| readers != Readers::Before) {
+        return Err(Error::configuration(format!("{place}: {wrong}")));
     }
+    let constraints = match parsed {
+        Ok(found) => found,
+        // It excludes no version that does not read it.
+        Err(_) => ">= 0".parse()?,
+    };
     Ok(Required {
         constraints,
         text,
         place,
         readers,
+        wrong,
     })
 }
 
@@ -223,9 +236,11 @@ fn has_ending(name: &str, ending: &str) -> bool {
     name.strip_suffix(ending).is_some()
 }
 
-fn is_override(name: &str) -> bool {
-    let stem = name.split('.').next().unwrap_or_default();
-    stem == "override" || stem.ends_with("_override")
+/// Whether a configuration file overrides others: the tools look at its name without its ending.
+pub fn is_override(name: &str) -> bool {
+    let endings = [".tf", ".tofu", ".tf.json", ".tofu.json"];
+    let stem = endings.iter().find_map(|ending| name.strip_suffix(ending));
+    stem.is_some_and(|stem| stem == "override" || stem.ends_with("_override"))
 }
 
 /// A constraint as it is written in a file.

@@ -1,6 +1,6 @@
 //! The requirements of the code.
 
-use tool_versions::{Tool, request::required::required};
+use tool_versions::{Defaults, Requested, Tool, decide, request::required::required};
 
 use super::{
     By::{self, OpenTofu, Ours, Tenv, Terraform},
@@ -42,6 +42,11 @@ fn rows() -> Vec<Row> {
         row(Ours, tofu, &[("main.tofu.json", "{}"), ("main.tf", V)], Ok(&[">= 1.5 main.tf:2"])),
         row(Terraform, terraform, &[("a.tf", V), ("override.tf", "terraform { required_version = \"< 1\" }")], Ok(&["< 1 override.tf:1"])),
         row(Terraform, terraform, &[("a.tf", V), ("x_override.tf", "terraform { required_version = \"< 1\" }"), ("y_override.tf", "terraform { required_version = \"< 2\" }")], Ok(&["< 2 y_override.tf:1"])),
+        row(Terraform, terraform, &[("a.tf", V), ("a.b_override.tf", "terraform { required_version = \"< 1\" }")], Ok(&["< 1 a.b_override.tf:1"])),
+        row(Terraform, terraform, &[("a.tf", V), ("override.x.tf", "terraform { required_version = \"< 1\" }")], Ok(&[">= 1.5 a.tf:2", "< 1 override.x.tf:1"])),
+        row(Terraform, terraform, &[("a.tf", "\u{feff}terraform {\n  required_version = \">= 1.5\"\n}\n")], Ok(&[">= 1.5 a.tf:2"])),
+        row(OpenTofu, tofu, &[("a.tf", "terraform {\n  required_version = \">= 1.5.0-beta1\"\n}")], Ok(&[">= 1.5.0-beta1 a.tf:2"])),
+        row(OpenTofu, tofu, &[("a.tofu", "terraform {\n  required_version = \">= 1.5.0-beta1\"\n}")], Err("a.tofu:2: `>= 1.5.0-beta1` names a prerelease")),
         row(Terraform, terraform, &[("a.tf", V), ("x_override.tf", "terraform {}")], Ok(&[">= 1.5 a.tf:2"])),
         row(Terraform, terraform, &[("a.tf", V), ("x_override.tf.json", "{\"terraform\": {\"required_version\": \"< 1\"}}")], Ok(&["< 1 x_override.tf.json:1"])),
         row(OpenTofu, tofu, &[("a.tf", V), ("b.tofu", "terraform { required_version = \"< 2\" }"), ("override.tf", "terraform { required_version = \"< 1\" }")], Ok(&["< 2 b.tofu:1", "< 1 override.tf:1"])),
@@ -78,5 +83,27 @@ fn each_row() {
             (Err(error), Err(part)) => assert!(error.text.contains(part), "{what}: {error}"),
             (found, _) => panic!("{what}: {found:?}"),
         }
+    }
+}
+
+#[test]
+fn unread_constraint_fails_no_version() {
+    for text in [">= 1.5.0-beta1", "1.5.x"] {
+        let code = format!("terraform {{\n  required_version = \"{text}\"\n}}\n");
+        let tree = Tree::of("", &[("a.tf", &code)]);
+        let of = |version: &str| {
+            let requested = Requested {
+                tool: Some(Tool::OpenTofu),
+                version: Some(version.to_owned()),
+                origin: "the test".to_owned(),
+            };
+            decide(&requested, &tree.stack, &tree.root, &Defaults::default())
+        };
+        assert!(of("1.12.6").is_ok(), "{text}");
+        let error = of("1.10.6").unwrap_err();
+        assert!(
+            error.text.contains(&format!("a.tf:2): `{text}`")),
+            "{error}"
+        );
     }
 }

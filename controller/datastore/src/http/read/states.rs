@@ -53,6 +53,10 @@ pub async fn list(service: &Service, namespace: &str) -> Result<Response, Proble
     for key in service.states.list(namespace).await?.into_iter().take(MOST) {
         // One unreadable state must not hide the others.
         items.push(match service.states.newest(&key).await {
+            // Only the record of an apply whose state is elsewhere.
+            Ok(newest) if newest.head.elsewhere.is_some() && newest.head.versions.is_empty() => {
+                continue;
+            }
             Ok(newest) => summary(namespace, &key, &newest),
             Err(problem) => {
                 let mut item = bare(namespace, &key);
