@@ -32,6 +32,7 @@ pub fn resources() -> Value {
             resource("terraformruns/planjson", "Plan", "get"),
             resource("terraformruns/changes", "Changes", "get"),
             resource("states", "State", "get"),
+            resource("states/outputs", "Outputs", "get"),
             resource("states/download", "State", "get"),
             resource("states/restore", "StateRestore", "create"),
             resource("states/unlock", "StateUnlock", "create"),

@@ -83,6 +83,7 @@ async fn read(
         } => runs::log(service, namespace, run, query).await,
         Reading::States { namespace } => states::list(service, namespace).await,
         Reading::Versions(key) => states::versions(service, key).await,
+        Reading::Outputs(key) => states::outputs(service, key).await,
         Reading::Download { key, version } => states::download(service, key, *version).await,
         Reading::Change {
             change,
