@@ -6,13 +6,22 @@ use axum::{Router, http::header, routing::get};
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
+use crds::apply_log::Line;
+
 use crate::{
     Console,
     acts::Request,
     inbox::Inbox,
     lists::page::Page,
     login::{Me, Ways, code, token},
-    pages::{layer::LayerPage, log, namespace::Unlock, repository::RepositoryPage, run::RunPage},
+    pages::{
+        layer::LayerPage,
+        log,
+        namespace::NamespacePage,
+        repository::RepositoryPage,
+        run::{self, RunPage},
+        state::{self, Outputs, StatePage, Unlock},
+    },
     rows::{layer::LayerRow, repository::RepositoryRow, run::RunRow},
     stream::RowEvent,
 };
@@ -185,6 +194,14 @@ pub const OPERATIONS: &[Operation] = &[
     ),
     with(
         read(
+            "/namespaces/{namespace}/runs/{name}/journal",
+            "The events of the apply, one a line; an offset needs an attempt",
+            Answer::Lines(of::<Line>, of::<Line>),
+        ),
+        &run::JOURNAL,
+    ),
+    with(
+        read(
             "/namespaces/{namespace}/runs/{name}/log/{phase}",
             "The log of a phase from a byte offset; an offset needs an attempt",
             Answer::Text,
@@ -213,11 +230,32 @@ pub const OPERATIONS: &[Operation] = &[
         of::<Request>,
         Answer::Json(of::<RepositoryPage>),
     ),
+    read(
+        "/namespaces/{namespace}",
+        "A namespace: whether it is frozen",
+        Answer::Json(of::<NamespacePage>),
+    ),
     change(
         "/namespaces/{namespace}/acts/{act}",
         "Acts on a namespace: freeze, unfreeze",
         of::<Request>,
         Answer::Empty,
+    ),
+    with(
+        read(
+            "/namespaces/{namespace}/states/{state}",
+            "The versions and the lock of a managed state",
+            Answer::Json(of::<StatePage>),
+        ),
+        &state::PARAMETERS,
+    ),
+    with(
+        read(
+            "/namespaces/{namespace}/states/{state}/outputs",
+            "The outputs of a managed state, without sensitive ones",
+            Answer::Json(of::<Outputs>),
+        ),
+        &state::PARAMETERS,
     ),
     change(
         "/namespaces/{namespace}/states/{state}/unlock",

@@ -17,13 +17,15 @@ pub use compare::{Comparison, MAY_EXIST, Object, uncompared};
 pub use replay::Replay;
 pub use state::{Recorded, StateFacts};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of a journaled address or ID, in bytes. A longer ID counts as not printed.
 pub const MAX_TEXT: usize = 2048;
 
 /// A line of a journal.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(rename = "ApplyEvent")]
 #[serde(tag = "event", rename_all = "camelCase")]
 pub enum Line {
     /// The apply starts.
@@ -39,7 +41,8 @@ pub enum Line {
 }
 
 /// Facts at the start of an apply.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[schemars(rename = "ApplyHead")]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
     /// Whether the datastore stores the state.
@@ -51,7 +54,8 @@ pub struct Head {
 }
 
 /// The end of the tool.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[schemars(rename = "ApplyEnd")]
 #[serde(rename_all = "camelCase")]
 pub struct Ended {
     /// Its exit code.
@@ -62,7 +66,10 @@ pub struct Ended {
 }
 
 /// An action on an object.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema,
+)]
+#[schemars(rename = "ApplyAction")]
 #[serde(rename_all = "camelCase")]
 pub enum Action {
     /// Creates it.
@@ -107,7 +114,8 @@ impl Action {
 }
 
 /// One object and the action on it.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(rename = "ApplyOperation")]
 #[serde(rename_all = "camelCase")]
 pub struct Operation {
     /// The action.
