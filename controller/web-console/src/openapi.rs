@@ -6,8 +6,6 @@ use axum::{Router, http::header, routing::get};
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crds::apply_log::Line;
-
 use crate::{
     Console,
     acts::Request,
@@ -36,8 +34,8 @@ pub enum Answer {
     Json(Of),
     /// Text that a tool printed.
     Text,
-    /// JSON, one document a line: the first of one type, the others of another.
-    Lines(Of, Of),
+    /// JSON, one document of this type a line.
+    Lines(Of),
     /// Server-sent events with this data.
     Events(Of),
     /// No content.
@@ -56,6 +54,15 @@ pub struct Operation {
 
 fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
+}
+
+/// The first line of the changes, and the others.
+fn head_or_change(generator: &mut SchemaGenerator) -> Schema {
+    let any = [
+        of::<crds::changes::Head>(generator),
+        of::<crds::changes::Change>(generator),
+    ];
+    schemars::json_schema!({"anyOf": any})
 }
 
 const fn read(path: &'static str, summary: &'static str, answer: Answer) -> Operation {
@@ -188,7 +195,7 @@ pub const OPERATIONS: &[Operation] = &[
         read(
             "/namespaces/{namespace}/runs/{name}/changes",
             "The changes of the plan, without sensitive values",
-            Answer::Lines(of::<crds::changes::Head>, of::<crds::changes::Change>),
+            Answer::Lines(head_or_change),
         ),
         &["attempt"],
     ),
@@ -196,7 +203,7 @@ pub const OPERATIONS: &[Operation] = &[
         read(
             "/namespaces/{namespace}/runs/{name}/journal",
             "The events of the apply, one a line; an offset needs an attempt",
-            Answer::Lines(of::<Line>, of::<Line>),
+            Answer::Lines(of::<run::ApplyEvent>),
         ),
         &run::JOURNAL,
     ),
@@ -332,13 +339,10 @@ impl Operation {
         let (code, content) = match &self.answer {
             Answer::Json(of) => (200, json!({"application/json": {"schema": of(generator)}})),
             Answer::Text => (200, json!({"text/plain": {"schema": {"type": "string"}}})),
-            Answer::Lines(head, line) => {
-                let any = json!([head(generator), line(generator)]);
-                (
-                    200,
-                    json!({"application/x-ndjson": {"schema": {"anyOf": any}}}),
-                )
-            }
+            Answer::Lines(of) => (
+                200,
+                json!({"application/x-ndjson": {"schema": of(generator)}}),
+            ),
             Answer::Events(of) => (200, json!({"text/event-stream": {"schema": of(generator)}})),
             Answer::Empty => (204, Value::Null),
         };

@@ -17,15 +17,13 @@ pub use compare::{Comparison, MAY_EXIST, Object, uncompared};
 pub use replay::Replay;
 pub use state::{Recorded, StateFacts};
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of a journaled address or ID, in bytes. A longer ID counts as not printed.
 pub const MAX_TEXT: usize = 2048;
 
 /// A line of a journal.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
-#[schemars(rename = "ApplyEvent")]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(tag = "event", rename_all = "camelCase")]
 pub enum Line {
     /// The apply starts.
@@ -41,8 +39,7 @@ pub enum Line {
 }
 
 /// Facts at the start of an apply.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
-#[schemars(rename = "ApplyHead")]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
     /// Whether the datastore stores the state.
@@ -54,8 +51,7 @@ pub struct Head {
 }
 
 /// The end of the tool.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
-#[schemars(rename = "ApplyEnd")]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Ended {
     /// Its exit code.
@@ -66,10 +62,7 @@ pub struct Ended {
 }
 
 /// An action on an object.
-#[derive(
-    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema,
-)]
-#[schemars(rename = "ApplyAction")]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub enum Action {
     /// Creates it.
@@ -114,8 +107,7 @@ impl Action {
 }
 
 /// One object and the action on it.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
-#[schemars(rename = "ApplyOperation")]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Operation {
     /// The action.

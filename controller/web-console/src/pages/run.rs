@@ -3,7 +3,7 @@
 use axum::{http::Uri, response::Response};
 use crds::TerraformRun;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     object::{Beside, ObjectPage},
@@ -64,5 +64,70 @@ pub async fn journal(
     stored::pass_on(&person, &(url + &query.text()), LINES).await
 }
 
+/// A line of a journal, as `crds::apply_log::Line` writes it.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "the datastore has the lines; this describes them")]
+pub struct ApplyEvent {
+    event: Event,
+    action: Option<String>,
+    /// The address, as the tool writes it.
+    address: Option<String>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    provider: Option<String>,
+    /// The object's ID, if the tool printed it.
+    id: Option<String>,
+    /// The time, as the tool prints it.
+    at: Option<String>,
+    /// Whether the datastore keeps the state.
+    managed: Option<bool>,
+    state: Option<String>,
+    /// The tool's exit code.
+    code: Option<i32>,
+    /// Whether the tool saved the state.
+    saved: Option<bool>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "ApplyEventKind")]
+enum Event {
+    Begin,
+    Start,
+    Complete,
+    Errored,
+    End,
+}
+
 /// The parameters of a journal. `offset` needs `attempt`.
 pub const JOURNAL: [&str; 2] = ["attempt", "offset"];
+
+#[cfg(test)]
+mod tests {
+    use crds::apply_log::{Action, Ended, Head, Line, Operation};
+
+    use super::*;
+
+    #[test]
+    fn lines_of_a_journal_are_as_described() {
+        let operation = Operation {
+            action: Action::Create,
+            address: "a.b".into(),
+            kind: "a".into(),
+            provider: "p".into(),
+            id: Some("1".into()),
+            at: "2026-11-21T10:00:00Z".into(),
+        };
+        for line in [
+            Line::Begin(Head::default()),
+            Line::Start(operation.clone()),
+            Line::Complete(operation.clone()),
+            Line::Errored(operation),
+            Line::End(Ended::default()),
+        ] {
+            let read = serde_json::from_slice::<ApplyEvent>(&line.to_bytes());
+            assert!(read.is_ok(), "{line:?}: {:?}", read.err());
+        }
+    }
+}
