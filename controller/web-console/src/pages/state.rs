@@ -45,6 +45,7 @@ pub struct StatePage {
 
 /// A lock.
 #[derive(Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "HeldLock")]
 pub struct Lock {
     pub id: String,
     /// The run whose pod took it.
@@ -57,6 +58,7 @@ pub struct Lock {
 
 /// A version.
 #[derive(Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "StateVersion")]
 pub struct Version {
     pub number: u64,
     pub at: Time,
@@ -72,6 +74,7 @@ pub struct Version {
 
 /// An action of a person.
 #[derive(Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "StateNote")]
 pub struct Note {
     pub at: Time,
     pub what: String,
@@ -81,6 +84,7 @@ pub struct Note {
 
 /// The outputs of a state.
 #[derive(Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "StateOutputs")]
 pub struct Outputs {
     /// The version that has them.
     pub version: u64,
