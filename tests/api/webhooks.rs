@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::controller::server::{self, delivery_log::Verdict, notifier, receiver::Receiver};
+use ::controller::server::{self, notifier, receiver::Receiver};
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRepository, clock::ServerClock, names};
 use harness::{cluster::objects, guide::block, wait};
@@ -18,6 +18,7 @@ use kube::{
 use serde_json::{Value, json};
 use servers::gitea::Gitea;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use web_console::pages::repository::Verdict;
 
 use crate::{
     scene::Scene,

@@ -5,72 +5,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use axum::http::StatusCode;
-use jiff::Timestamp;
-use serde::Serialize;
+use web_console::pages::repository::Delivery;
 
 /// Maximum number of stored deliveries.
 const KEPT: usize = 100;
 /// Maximum per repository, so that a busy one does not displace others.
 const OF_ONE: usize = 20;
-
-/// The outcome of an authenticated delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Verdict {
-    /// A reconcile of the repository is requested.
-    Accepted,
-    /// The event moves no ref.
-    Ignored,
-    /// The body is an HTML form.
-    Form,
-}
-
-impl Verdict {
-    /// The name in metrics and responses.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Ignored => "ignored",
-            Self::Form => "form",
-        }
-    }
-
-    /// The HTTP code of the response. Forges disable a webhook that returns other codes than 2xx for some time.
-    pub const fn status(self) -> StatusCode {
-        match self {
-            Self::Accepted | Self::Ignored => StatusCode::ACCEPTED,
-            Self::Form => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        }
-    }
-
-    /// The reason, for people.
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::Accepted => "the refs of the repository are checked",
-            Self::Ignored => "this event moves no ref; nothing is checked",
-            Self::Form => {
-                "the body is a form; choose application/json as the content type of the webhook"
-            }
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Delivery {
-    /// Time of arrival.
-    pub time: Timestamp,
-    /// `NAMESPACE/NAME` of the repository.
-    pub repository: String,
-    pub forge: &'static str,
-    /// The event, as named by the forge.
-    pub event: Option<String>,
-    /// The forge's delivery id.
-    pub id: Option<String>,
-    pub verdict: Verdict,
-    pub reason: &'static str,
-}
 
 /// The last deliveries of this process.
 #[derive(Default)]
@@ -111,13 +51,16 @@ impl Deliveries {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use web_console::pages::repository::Verdict;
+
     use super::*;
     use crate::testing::t0;
 
     fn delivery(repository: &str, id: usize) -> Delivery {
         let verdict = Verdict::Accepted;
         Delivery {
-            time: t0(),
+            time: Time(t0()),
             repository: repository.into(),
             forge: "Gitea",
             event: Some("push".into()),

@@ -10,7 +10,9 @@ use prometheus_client::{
 
 use serving::metrics::{Exposition, exposition, opened};
 
-use super::{delivery_log::Verdict, refusal::Refusal};
+use web_console::pages::repository::Verdict;
+
+use super::refusal::Refusal;
 use crate::error::Error;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]

@@ -92,7 +92,12 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     let secret = session::secret::read(&client, settings.web.session_secret.as_deref());
     let secret = secret.await.context("--session-secret")?;
     let is_tls = configs.is_some();
-    let console = Console::new(&settings.web, api_server, &secret, is_tls, stopped.clone())?;
+    let mut console = Console::new(&settings.web, api_server, &secret, is_tls, stopped.clone())?;
+    if settings.listen.is_some() {
+        let receiver = receiver.clone();
+        let deliveries = move |namespace: &str, name: &str| receiver.deliveries.of(namespace, name);
+        console.deliveries = Some(Box::new(deliveries));
+    }
     for scope in scopes(&settings.watch_namespaces) {
         let repositories = repositories(&receiver);
         console.rows.watch(&client, scope.as_deref(), repositories);

@@ -10,6 +10,7 @@ use axum::{
     response::Response,
     routing::post,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -20,9 +21,11 @@ use serving::{
     problem,
 };
 
+use web_console::pages::repository::{Delivery, Verdict};
+
 use super::{
     body::Incoming,
-    delivery_log::{Deliveries, Delivery, Verdict},
+    delivery_log::Deliveries,
     metrics::Metrics,
     pending::Pending,
     refusal::Refusal,
@@ -125,7 +128,7 @@ impl Receiver {
             "delivered"
         );
         self.deliveries.push(Delivery {
-            time: self.clock.now(),
+            time: Time(self.clock.now()),
             repository,
             forge: signed.forge,
             event: signed.event,
@@ -152,12 +155,20 @@ async fn deliver(
     let (parts, body) = request.into_parts();
     let mut body = Incoming::new(body);
     match receiver.judge(&uid, &parts.headers, &mut body).await {
-        Ok(verdict) => answer(verdict.status(), verdict.word(), verdict.reason()),
+        Ok(verdict) => answer(status(verdict), verdict.word(), verdict.reason()),
         Err(refusal) => {
             receiver.metrics.refused(refusal);
             body.drain().await;
             answer(refusal.status(), refusal.word(), refusal.message())
         }
+    }
+}
+
+/// The HTTP code of the response. Forges disable a webhook that returns other codes than 2xx for some time.
+const fn status(verdict: Verdict) -> StatusCode {
+    match verdict {
+        Verdict::Accepted | Verdict::Ignored => StatusCode::ACCEPTED,
+        Verdict::Form => StatusCode::UNSUPPORTED_MEDIA_TYPE,
     }
 }
 

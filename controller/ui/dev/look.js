@@ -12,6 +12,7 @@ const PAGES = [
   ['run', '/runs/prod/7f3c'], ['run-approve', '/runs/prod/7f3c', '', async (page) => { await page.keyboard.press('a'); await page.keyboard.type('looks good'); }],
   ['run-tree', '/runs/prod/7f3c', '', async (page) => { for (const key of 'jnEnterjjjj'.match(/Enter|./g)) await page.keyboard.press(key); await page.keyboard.press('Enter'); }],
   ['run-text', '/runs/prod/7f3c?plan=text'], ['run-failed', '/runs/prod/failed'], ['run-big', '/runs/prod/big'], ['run-forbidden', '/runs/prod/7f3c', 'forbidden'], ['run-down', '/runs/prod/7f3c', 'down'],
+  ['run-applying', '/runs/prod/applying'], ['run-frozen', '/runs/prod/queued'], ['run-line', '/runs/prod/failed?log=apply&attempt=1#L120'], ['layer-viewer', '/layers/prod/network-prod', 'viewer'], ['layer-unlock', '/layers/prod/network-prod', '', async (page) => { await page.getByRole('button', { name: 'Remove lock…' }).click(); await page.getByLabel('Reason (required)').fill("its node's gone"); }], ['namespace', '/namespaces/prod'], ['namespace-viewer', '/namespaces/prod', 'viewer'],
   ['repositories', '/repositories'], ['repository', '/repositories/prod/infra'], ['queue', '/queue'], ['me', '/me'], ['login', '/login?to=%2Flayers', 'out'], ['help', '/me', '', (page) => page.keyboard.press('?')],
 ];
 const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox'] });

@@ -4,14 +4,16 @@ import type { Change, Run } from '../src/api/types.ts';
 import { plain, spans } from '../src/lib/ansi.ts';
 import { diff, lines, pathText } from '../src/lib/diff.ts';
 import { age, duration, milliseconds } from '../src/lib/duration.ts';
-import { Lines, firstError } from '../src/lib/lines.ts';
+import { Journal, elapsed } from '../src/lib/journal.ts';
+import { Lines } from '../src/lib/lines.ts';
+import { bytes as size, setting } from '../src/lib/settings.ts';
 import { bar, expiry } from '../src/lib/phases.ts';
 import { index, opOf, reasonOf, rows } from '../src/lib/plan.ts';
 import { parse, pathOf, safeTarget } from '../src/lib/route.ts';
-import { missingRule, quoted } from '../src/lib/yaml.ts';
+import { filled, missingRule, quoted } from '../src/lib/yaml.ts';
 
 test('paths are parsed to pages', () => {
-  const cases: [string, string][] = [['/', 'inbox'], ['/layers', 'layers'], ['/layers/a/b', 'layer'], ['/runs/a/b/', 'run'], ['/repositories/a/b', 'repository'], ['/login', 'login'], ['/x', 'none'], ['/runs/a', 'none'], ['/constructor/a/b', 'none'], ['/runs/%zz/b', 'none']];
+  const cases: [string, string][] = [['/', 'inbox'], ['/layers', 'layers'], ['/layers/a/b', 'layer'], ['/runs/a/b/', 'run'], ['/repositories/a/b', 'repository'], ['/login', 'login'], ['/namespaces/a', 'namespace'], ['/x', 'none'], ['/runs/a', 'none'], ['/constructor/a/b', 'none'], ['/runs/%zz/b', 'none']];
   for (const [path, page] of cases) assert.equal(parse(path).page, page, path);
   const back = parse(pathOf('runs', { namespace: 'a', name: 'b.c' }));
   assert.deepEqual([back.namespace, back.name], ['a', 'b.c']);
@@ -91,12 +93,14 @@ test('phase bar shows what each phase took', () => {
 });
 
 test('log keeps line numbers and bytes over cut pieces', () => {
-  const log = new Lines();
+  const log = new Lines(plain);
   const bytes = new TextEncoder().encode('a\nü\nError: x');
   for (const byte of bytes) log.add(Uint8Array.of(byte));
   assert.deepEqual(log.all, ['a', 'ü', 'Error: x']);
   assert.equal(log.bytes, bytes.length);
-  assert.equal(firstError(log.all, plain), 2);
+  assert.equal(log.error, -1);
+  log.add(new TextEncoder().encode('\n\u001b[31m│ Error:\u001b[0m y\n'));
+  assert.deepEqual([log.error, log.all.length], [2, 4]);
   const long = new Lines();
   long.add(new TextEncoder().encode('x'.repeat(20_000)));
   assert.ok(long.all.every((line) => line.length < 9000));
@@ -109,4 +113,41 @@ test('missing rule is made from the refusal', () => {
   assert.equal(missingRule('denied by a policy'), undefined);
   assert.equal(quoted("it's"), `'it'\\''s'`);
   assert.equal(quoted('a-1'), 'a-1');
+});
+
+test('log of any size keeps its newest lines with their numbers', () => {
+  const log = new Lines(plain);
+  const piece = new TextEncoder().encode(`${'x'.repeat(99)}\n`.repeat(10_000));
+  log.add(new TextEncoder().encode('Error: first\n'));
+  for (let i = 0; i < 64; i++) log.add(piece);
+  assert.deepEqual([log.error, log.dropped + log.lines.length], [0, 640_001]);
+  assert.ok(log.lines.length * 100 < 26 << 20 && log.dropped > 0, `${log.lines.length}`);
+});
+
+test('elapsed time of an object is known or left out', () => {
+  const journal = new Journal();
+  const add = (event: string, address: string, at?: string) => journal.add(JSON.stringify({ event, action: 'create', address, at }));
+  add('start', 'a', '2026-01-01T00:00:00Z');
+  add('complete', 'a', '2026-01-01T00:00:05Z');
+  add('start', 'b', '2026-01-01T00:00:06Z');
+  add('complete', 'c', '2026-01-01T00:00:07Z');
+  add('start', 'd', 'soon');
+  add('later', 'e');
+  journal.add('{"event":"start","addr');
+  const now = Date.parse('2026-01-01T00:00:10Z');
+  const found = Object.fromEntries(journal.operations.map((it) => [it.address, [it.state, elapsed(it, now)]]));
+  assert.deepEqual(found, { a: ['done', 5000], b: ['now', 4000], c: ['done', undefined], d: ['now', undefined] });
+  assert.deepEqual(journal.operations.map((it) => it.state), ['now', 'now', 'done', 'done']);
+});
+
+test('effective setting has its value and its origin', () => {
+  assert.deepEqual(setting('tool.name=a=b (c) (layer)'), { path: 'tool.name', value: 'a=b (c)', origin: 'layer' });
+  assert.deepEqual(setting('and 3 more'), { path: '', value: 'and 3 more', origin: '' });
+  assert.deepEqual([size(7), size(48_211), size(1 << 30)], ['7 B', '47.1 KiB', '1.0 GiB']);
+});
+
+test('typed reason is a word of the line that is shown', () => {
+  assert.equal(filled('kubectl annotate x pawl.run/deny=REASON y', "it's $& late"), `kubectl annotate x pawl.run/deny='it'\\''s $& late' y`);
+  assert.equal(filled(`echo '{"reason":"REASON"}'`, `it's "gone"`), `echo '{"reason":"it'\\''s \\"gone\\""}'`);
+  assert.equal(filled('x=REASON', ''), 'x=REASON');
 });

@@ -49,6 +49,7 @@ use access::Access;
 use address::Address;
 use api_server::ApiServer;
 use login::{code::Codes, oidc::Provider};
+use pages::repository::Deliveries;
 use rows::Rows;
 use session::Sessions;
 use settings::Settings;
@@ -66,6 +67,8 @@ pub struct Console {
     pub access: Access,
     pub rows: Arc<Rows>,
     pub streams: Streams,
+    /// The deliveries of webhooks; `None` when this process receives none.
+    pub deliveries: Option<Deliveries>,
     pub address: Address,
     /// Networks of proxies that terminate TLS.
     pub proxies: Vec<IpNet>,
@@ -97,6 +100,7 @@ impl Console {
             access: Access::default(),
             rows: Arc::default(),
             streams: Streams::default(),
+            deliveries: None,
             address: settings.url.clone(),
             proxies: settings.behind_tls_proxy.clone(),
             is_tls,

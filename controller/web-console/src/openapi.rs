@@ -12,7 +12,14 @@ use crate::{
     inbox::Inbox,
     lists::page::Page,
     login::{Me, Ways, code, token},
-    pages::{layer::LayerPage, log, namespace::Unlock, repository::RepositoryPage, run::RunPage},
+    pages::{
+        layer::LayerPage,
+        log,
+        namespace::NamespacePage,
+        repository::RepositoryPage,
+        run::{self, RunPage},
+        state::{self, Outputs, StatePage, Unlock},
+    },
     rows::{layer::LayerRow, repository::RepositoryRow, run::RunRow},
     stream::RowEvent,
 };
@@ -27,8 +34,8 @@ pub enum Answer {
     Json(Of),
     /// Text that a tool printed.
     Text,
-    /// JSON, one document a line: the first of one type, the others of another.
-    Lines(Of, Of),
+    /// JSON, one document of this type a line.
+    Lines(Of),
     /// Server-sent events with this data.
     Events(Of),
     /// No content.
@@ -47,6 +54,15 @@ pub struct Operation {
 
 fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
+}
+
+/// The first line of the changes, and the others.
+fn head_or_change(generator: &mut SchemaGenerator) -> Schema {
+    let any = [
+        of::<crds::changes::Head>(generator),
+        of::<crds::changes::Change>(generator),
+    ];
+    schemars::json_schema!({"anyOf": any})
 }
 
 const fn read(path: &'static str, summary: &'static str, answer: Answer) -> Operation {
@@ -179,9 +195,17 @@ pub const OPERATIONS: &[Operation] = &[
         read(
             "/namespaces/{namespace}/runs/{name}/changes",
             "The changes of the plan, without sensitive values",
-            Answer::Lines(of::<crds::changes::Head>, of::<crds::changes::Change>),
+            Answer::Lines(head_or_change),
         ),
         &["attempt"],
+    ),
+    with(
+        read(
+            "/namespaces/{namespace}/runs/{name}/journal",
+            "The events of the apply, one a line; an offset needs an attempt",
+            Answer::Lines(of::<run::ApplyEvent>),
+        ),
+        &run::JOURNAL,
     ),
     with(
         read(
@@ -213,11 +237,32 @@ pub const OPERATIONS: &[Operation] = &[
         of::<Request>,
         Answer::Json(of::<RepositoryPage>),
     ),
+    read(
+        "/namespaces/{namespace}",
+        "A namespace: whether it is frozen",
+        Answer::Json(of::<NamespacePage>),
+    ),
     change(
         "/namespaces/{namespace}/acts/{act}",
         "Acts on a namespace: freeze, unfreeze",
         of::<Request>,
         Answer::Empty,
+    ),
+    with(
+        read(
+            "/namespaces/{namespace}/states/{state}",
+            "The versions and the lock of a managed state",
+            Answer::Json(of::<StatePage>),
+        ),
+        &state::PARAMETERS,
+    ),
+    with(
+        read(
+            "/namespaces/{namespace}/states/{state}/outputs",
+            "The outputs of a managed state, without sensitive ones",
+            Answer::Json(of::<Outputs>),
+        ),
+        &state::PARAMETERS,
     ),
     change(
         "/namespaces/{namespace}/states/{state}/unlock",
@@ -294,13 +339,10 @@ impl Operation {
         let (code, content) = match &self.answer {
             Answer::Json(of) => (200, json!({"application/json": {"schema": of(generator)}})),
             Answer::Text => (200, json!({"text/plain": {"schema": {"type": "string"}}})),
-            Answer::Lines(head, line) => {
-                let any = json!([head(generator), line(generator)]);
-                (
-                    200,
-                    json!({"application/x-ndjson": {"schema": {"anyOf": any}}}),
-                )
-            }
+            Answer::Lines(of) => (
+                200,
+                json!({"application/x-ndjson": {"schema": of(generator)}}),
+            ),
             Answer::Events(of) => (200, json!({"text/event-stream": {"schema": of(generator)}})),
             Answer::Empty => (204, Value::Null),
         };

@@ -78,7 +78,18 @@ impl Person {
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        let url = format!("{}/{name}", K::url_path(&(), Some(namespace)));
+        self.get_in(Some(namespace), name).await
+    }
+
+    /// Like [`Self::get`], also for an object that is in no namespace.
+    ///
+    /// # Errors
+    /// The API server refused it or did not respond.
+    pub async fn get_in<K>(&self, namespace: Option<&str>, name: &str) -> Result<K, CallError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let url = format!("{}/{name}", K::url_path(&(), namespace));
         let request = Request::get(url).body(Vec::new()).unwrap_or_default();
         self.api_server
             .call("read the object", &self.token, request)

@@ -30,7 +30,8 @@ pub(crate) fn api_server(
             let token = parts.headers[header::AUTHORIZATION].to_str().unwrap();
             let token = token.trim_start_matches("Bearer ").to_owned();
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-            let (status, object) = answer(&parts.method, parts.uri.path(), &token, &body);
+            let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+            let (status, object) = answer(&parts.method, path, &token, &body);
             let response = Response::builder()
                 .status(status)
                 .body(Body::from(object.to_string()))
@@ -66,6 +67,11 @@ pub(crate) fn token(text: &str) -> Token {
 
 /// A console with this URL and the API server above, behind a proxy in 10.0.0.0/8.
 pub(crate) fn console(url: &str) -> Arc<Console> {
+    Arc::new(console_of(url, api_server(|_, _, token, _| name(token))))
+}
+
+/// The same with another API server.
+pub(crate) fn console_of(url: &str, api_server: ApiServer) -> Console {
     let settings = Settings {
         web_listen: "127.0.0.1:0".parse().unwrap(),
         url: url.parse().unwrap(),
@@ -77,7 +83,6 @@ pub(crate) fn console(url: &str) -> Arc<Console> {
         oidc_ca: None,
         oidc_scopes: Vec::new(),
     };
-    let api_server = api_server(|_, _, token, _| name(token));
     let console = Console::new(
         &settings,
         api_server,
@@ -85,5 +90,5 @@ pub(crate) fn console(url: &str) -> Arc<Console> {
         false,
         watch::channel(false).1,
     );
-    Arc::new(console.unwrap())
+    console.unwrap()
 }

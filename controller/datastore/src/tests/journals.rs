@@ -76,6 +76,10 @@ async fn journal_is_compared_with_the_managed_state() {
             .as_bytes(),
         lines(true)
     );
+    let rest = lab
+        .of_person("GET", "terraformruns/net/journal?attempt=1&offset=9", b"")
+        .await;
+    assert_eq!(rest.text().as_bytes(), &lines(true)[9..]);
     // The journal is not part of the logs.
     assert_eq!(
         lab.of_person("GET", "terraformruns/net/log", b"")

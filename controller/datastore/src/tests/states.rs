@@ -77,6 +77,41 @@ impl Lab {
 }
 
 #[tokio::test]
+async fn sensitive_outputs_of_a_state_are_counted_and_not_shown() {
+    let lab = Lab::locked().await;
+    let none = lab.of_person("GET", "states/net/outputs", b"").await;
+    assert_eq!(none.code, 404);
+    let outputs = json!({"id": {"value": "vpc-1", "type": "string"}, "zones": {"value": ["a"], "type": ["list", "string"]},
+        "password": {"value": "hunter22", "type": "string", "sensitive": true}});
+    let state = json!({"version": 4, "serial": 1, "lineage": "3f8a", "outputs": outputs});
+    lab.asks(
+        "pod-1",
+        &[("PUT state?lock=a", state.to_string().as_bytes(), "200")],
+    )
+    .await;
+    let shown = lab.of_person("GET", "states/net/outputs", b"").await;
+    assert!(!shown.text().contains("hunter22"), "{}", shown.text());
+    let shown = shown.json();
+    assert_eq!(
+        (&shown["outputs"], &shown["sensitive"], &shown["version"]),
+        (
+            &json!({"id": "vpc-1", "zones": ["a"]}),
+            &json!(1),
+            &json!(1)
+        )
+    );
+    // The tool encrypted it: what it holds is not known.
+    let state = json!({"encrypted_data": "x", "encryption_version": "v0", "serial": 2});
+    lab.asks(
+        "pod-1",
+        &[("PUT state?lock=a", state.to_string().as_bytes(), "200")],
+    )
+    .await;
+    let refused = lab.of_person("GET", "states/net/outputs", b"").await;
+    assert!(refused.code >= 400, "{}", refused.text());
+}
+
+#[tokio::test]
 async fn state_write_needs_the_lock() {
     let lab = Lab::claimed();
     let refused = lab.put("state?lock=a", &state(1, 0)).await;

@@ -9,40 +9,66 @@ export class Resource<T> {
   /** True after 150 ms without data. */
   isSlow = $state(false);
   private again: ReturnType<typeof setTimeout> | undefined;
+  private due = 0;
   private controller = new AbortController();
   private isReading = false;
   private isDirty = false;
+  private readonly read: (signal: AbortSignal) => Promise<T>;
+  private readonly patch: (data: T, event: RowEvent) => T | undefined;
 
-  constructor(
-    private readonly read: (signal: AbortSignal) => Promise<T>,
-    private readonly patch: (data: T, event: RowEvent) => T | undefined = () => undefined,
-  ) {}
+  constructor(read: (signal: AbortSignal) => Promise<T>, patch: (data: T, event: RowEvent) => T | undefined = () => undefined) {
+    this.read = read;
+    this.patch = patch;
+  }
 
-  /** Reads and follows. Call it in an effect; it returns the end. */
+  /** Reads, and then follows the topics after what was read. Call it in an effect; it returns the end. A hidden page follows nothing. */
   follow(topics: string[]): () => void {
-    void this.refresh();
-    const end = subscribe(topics, (event) => {
-      const patched = event && this.data && this.patch(this.data, event);
-      if (patched) this.data = patched;
-      else this.soon(event ? 400 : 0);
-    });
+    let isOver = false;
+    let end: (() => void) | undefined;
+    const start = async () => {
+      await this.refresh();
+      if (isOver || document.hidden || end) return;
+      end = subscribe(topics, (event) => this.hear(event), (this.data as { sequence?: string } | undefined)?.sequence);
+    };
+    const shown = () => {
+      if (!document.hidden) return void start();
+      end?.();
+      end = undefined;
+    };
+    void start();
+    document.addEventListener('visibilitychange', shown);
     // Repositories change with their refs only, so they have no topic.
-    const timer = topics.length === 0 ? setInterval(() => this.soon(0), 30_000) : undefined;
+    const timer = topics.length === 0 ? setInterval(() => document.hidden || this.soon(0), 30_000) : undefined;
     return () => {
-      end();
+      isOver = true;
+      document.removeEventListener('visibilitychange', shown);
+      end?.();
       clearInterval(timer);
       clearTimeout(this.again);
+      this.due = 0;
       this.controller.abort();
       this.controller = new AbortController();
     };
   }
 
+  private hear(event: RowEvent | undefined): void {
+    const patched = event && this.data && this.patch(this.data, event);
+    if (patched) this.data = patched;
+    else this.soon(event ? 400 : 0);
+  }
+
+  /** At most one reading is due, at the earliest time. */
   private soon(after: number): void {
+    const at = Date.now() + after;
+    if (this.due && this.due <= at) return;
     clearTimeout(this.again);
+    this.due = at;
     this.again = setTimeout(() => void this.refresh(), after);
   }
 
   async refresh(): Promise<void> {
+    this.due = 0;
+    clearTimeout(this.again);
     if (this.isReading) {
       this.isDirty = true;
       return;

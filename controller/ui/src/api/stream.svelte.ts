@@ -1,79 +1,76 @@
-// The one stream of live updates for what is on screen.
+// Live updates for what is on screen. All tabs share one stream.
 import { api } from './client.ts';
+import { concerns, Hub, older, type Told, type Wanted } from './stream/hub.ts';
 import type { RowEvent } from './types.ts';
 
 type Listener = (event: RowEvent | undefined) => void;
+interface Subscription {
+  topics: string[];
+  after: string | undefined;
+  isNew: boolean;
+}
 
-/** `since` is when the connection was lost; the first failure is not shown at once. */
+/** `since` is when the connection was lost. */
 export const live = $state<{ since: Date | undefined }>({ since: undefined });
 
-const listeners = new Map<Listener, string[]>();
-let source: EventSource | undefined;
-let opened = '';
+const subscriptions = new Map<Listener, Subscription>();
 let last = new Date();
-let wait = 1000;
-let retry: ReturnType<typeof setTimeout> | undefined;
-let change: ReturnType<typeof setTimeout> | undefined;
+let send: ((wanted: Wanted) => void) | undefined;
+let timer: ReturnType<typeof setTimeout> | undefined;
 
-/** Calls the listener with each event of the topics, and without one when everything must be read again. */
-export function subscribe(topics: string[], listener: Listener): () => void {
-  listeners.set(listener, topics);
+/** Calls the listener with each event of the topics since `after`, and without one when everything must be read again. */
+export function subscribe(topics: string[], listener: Listener, after: string | undefined): () => void {
+  subscriptions.set(listener, { topics, after, isNew: true });
   settle();
   return () => {
-    listeners.delete(listener);
+    subscriptions.delete(listener);
     settle();
   };
 }
 
 /** Pages change several topics at once. */
 function settle(): void {
-  clearTimeout(change);
-  change = setTimeout(() => {
-    const topics = document.hidden ? [] : [...new Set([...listeners.values()].flat())].sort();
-    const wanted = topics.map((topic) => `topic=${encodeURIComponent(topic)}`).join('&');
-    if (wanted === opened && source) return;
-    const isNew = opened !== wanted;
-    opened = wanted;
-    close();
-    if (wanted) open(isNew);
-  }, 50);
+  clearTimeout(timer);
+  timer = setTimeout(tell, 20);
 }
 
-function open(isFirst: boolean): void {
-  const stream = new EventSource(api(`stream?${opened}`));
-  source = stream;
-  // A new stream has no Last-Event-ID: what changed in between is read once.
-  let mustRead = !isFirst || live.since !== undefined;
-  stream.onopen = () => {
-    live.since = undefined;
-    wait = 1000;
-    if (mustRead) tell(undefined);
-    mustRead = false;
+function tell(): void {
+  send ??= connect();
+  const all = [...subscriptions.values()].filter((it) => it.topics.length > 0);
+  const added = all.filter((it) => it.isNew);
+  const after = added.some((it) => !it.after) ? undefined : added.map((it) => it.after).reduce(older, undefined);
+  for (const it of added) it.isNew = false;
+  send({ url: new URL(api('stream'), location.href).href, topics: [...new Set(all.flatMap((it) => it.topics))].sort(), after });
+}
+
+function connect(): (wanted: Wanted) => void {
+  const inPage = () => {
+    const hub = new Hub();
+    const port = { postMessage: hear };
+    return (wanted: Wanted) => hub.want(port, wanted);
   };
-  stream.addEventListener('row', (event) => {
-    last = new Date();
-    tell(JSON.parse((event as MessageEvent<string>).data) as RowEvent);
-  });
-  stream.addEventListener('resync', () => tell(undefined));
-  stream.onerror = () => {
-    live.since ??= last;
-    // The browser tries again by itself with Last-Event-ID unless the answer was an error, such as 503.
-    if (stream.readyState !== EventSource.CLOSED) return;
-    close();
-    retry = setTimeout(() => open(false), wait * (0.75 + Math.random() / 2));
-    wait = Math.min(wait * 2, 30_000);
+  if (typeof SharedWorker === 'undefined') return inPage();
+  const worker = new SharedWorker(new URL('./stream/worker.ts', import.meta.url), { type: 'module', name: 'pawl' });
+  worker.port.onmessage = (event: MessageEvent<Told>) => hear(event.data);
+  worker.onerror = () => {
+    send = inPage();
+    for (const it of subscriptions.values()) it.isNew = true;
+    tell();
   };
+  return (wanted) => worker.port.postMessage(wanted);
 }
 
-function close(): void {
-  clearTimeout(retry);
-  source?.close();
-  source = undefined;
-}
-
-function tell(event: RowEvent | undefined): void {
+function hear(told: Told): void {
+  if ('lost' in told) {
+    live.since = told.lost ? (live.since ?? last) : undefined;
+    return;
+  }
   last = new Date();
-  for (const listener of listeners.keys()) listener(event);
+  for (const [listener, { topics }] of subscriptions) {
+    if (topics.length === 0) continue;
+    if ('resync' in told) listener(undefined);
+    else if (concerns(topics, told.row)) listener(told.row);
+  }
 }
 
 /** Marks what was read as fresh. */
@@ -81,9 +78,12 @@ export const fresh = () => {
   last = new Date();
 };
 
-document.addEventListener('visibilitychange', () => {
-  if (document.hidden) return settle();
-  settle();
-  // Nothing was followed while the page was hidden.
-  tell(undefined);
+// The worker forgets tabs that are silent.
+setInterval(() => subscriptions.size > 0 && tell(), 60_000);
+// A page that the browser keeps for `back` holds no stream.
+addEventListener('pagehide', () => send?.({ url: '', topics: [] }));
+addEventListener('pageshow', (event) => {
+  if (!event.persisted) return;
+  for (const it of subscriptions.values()) it.isNew = true;
+  tell();
 });

@@ -4,12 +4,16 @@ import type { components } from './schema';
 type Schemas = components['schemas'];
 export type Act = Schemas['Act'];
 export type ActRequest = Partial<Schemas['Request']>;
+export type ApplyEvent = Schemas['ApplyEvent'];
 export type Attribute = Schemas['Attribute'];
 export type Change = Schemas['Change'];
+export type Delivery = Schemas['Delivery'];
 export type Inbox = Schemas['Inbox'];
 export type LayerPage = Schemas['LayerPage'];
 export type LayerRow = Schemas['LayerRow'];
 export type Me = Schemas['Me'];
+export type NamespacePage = Schemas['NamespacePage'];
+export type Outputs = Schemas['StateOutputs'];
 export type Problem = Schemas['Problem'];
 export type RepositoryPage = Schemas['RepositoryPage'];
 export type RepositoryRow = Schemas['RepositoryRow'];
@@ -25,6 +29,7 @@ export interface Metadata {
   labels?: Record<string, string>;
   annotations?: Record<string, string>;
 }
+export type StatePage = Schemas['StatePage'];
 export type Facet = Schemas['Count'];
 export interface Rows<T> {
   items: T[];

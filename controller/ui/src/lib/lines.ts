@@ -1,7 +1,10 @@
 // Lines of a log that arrives in pieces. The numbers stay true when the oldest lines are dropped.
 
-const MOST_CHARACTERS = 32 << 20;
+const MOST_CHARACTERS = 24 << 20;
 const LONGEST = 8192;
+const ERROR = /^\s*(?:[│╷|]\s*)?(?:error\b|panic:|fatal:)/i;
+/** Only lines with such a word are looked at. */
+const HINT = /error|panic:|fatal:/i;
 
 export class Lines {
   lines: string[] = [];
@@ -9,9 +12,16 @@ export class Lines {
   dropped = 0;
   /** The number of bytes that arrived. */
   bytes = 0;
+  /** The number of the first line that reports an error, from 0. */
+  error = -1;
   private size = 0;
   private rest = '';
   private decoder = new TextDecoder();
+  private readonly plain: (line: string) => string;
+
+  constructor(plain: (line: string) => string = (line) => line) {
+    this.plain = plain;
+  }
 
   add(piece: Uint8Array): void {
     this.bytes += piece.length;
@@ -22,6 +32,7 @@ export class Lines {
     if (this.rest.length > LONGEST) parts.push(this.rest), (this.rest = '');
     for (const part of parts) {
       const line = part.length > LONGEST ? `${part.slice(0, LONGEST)}… (cut)` : part.replace(/\r$/, '');
+      if (this.error < 0 && HINT.test(line) && ERROR.test(this.plain(line))) this.error = this.dropped + this.lines.length;
       this.lines.push(line);
       this.size += line.length;
     }
@@ -30,7 +41,7 @@ export class Lines {
 
   /** The lines with the last one that has no end yet. */
   get all(): string[] {
-    return this.rest ? [...this.lines, this.rest] : this.lines;
+    return this.rest ? [...this.lines, this.rest] : this.lines.slice();
   }
 
   private shed(): void {
@@ -40,7 +51,3 @@ export class Lines {
     this.dropped += count;
   }
 }
-
-const ERROR = /^\s*(?:[│╷|]\s*)?(?:error\b|panic:|fatal:)/i;
-/** The first line that reports an error. */
-export const firstError = (lines: string[], plain: (line: string) => string): number => lines.findIndex((line) => ERROR.test(plain(line)));

@@ -20,14 +20,14 @@ export function go(path: string, replace = false): void {
 }
 
 /** Writes filters into the URL; empty ones are left out. */
-export function setQuery(values: Record<string, string>): void {
+export function setQuery(values: Record<string, string>, hash = ''): void {
   const query = new URLSearchParams(here.route.query);
   for (const [name, value] of Object.entries(values)) {
     if (value) query.set(name, value);
     else query.delete(name);
   }
   const text = query.toString();
-  history.replaceState({}, '', location.pathname + (text ? `?${text}` : ''));
+  history.replaceState({}, '', location.pathname + (text ? `?${text}` : '') + hash);
   here.route = read();
 }
 

@@ -1,6 +1,6 @@
 // URLs of pages, without the base path.
 
-export const PAGES = ['inbox', 'layers', 'layer', 'runs', 'run', 'repositories', 'repository', 'queue', 'me', 'login'] as const;
+export const PAGES = ['inbox', 'layers', 'layer', 'runs', 'run', 'repositories', 'repository', 'queue', 'namespace', 'me', 'login'] as const;
 export type PageName = (typeof PAGES)[number];
 export interface Route {
   page: PageName | 'none';
@@ -32,6 +32,7 @@ export function parse(path: string, search = ''): Route {
   }
   const [first = '', namespace = '', name = ''] = words;
   if (words.length === 1) return { ...none, page: TOP[first] ?? 'none' };
+  if (words.length === 2 && first === 'namespaces') return { page: 'namespace', namespace, name: namespace, query };
   if (words.length === 3 && Object.hasOwn(ONE, first)) return { page: ONE[first]!, namespace, name, query };
   return none;
 }
@@ -40,6 +41,8 @@ export function parse(path: string, search = ''): Route {
 export function pathOf(kind: 'layers' | 'runs' | 'repositories', it: { namespace: string; name: string }): string {
   return `/${kind}/${encodeURIComponent(it.namespace)}/${encodeURIComponent(it.name)}`;
 }
+
+export const namespacePath = (namespace: string) => `/namespaces/${encodeURIComponent(namespace)}`;
 
 /** A path of this origin to go on with after the login; anything else is the first page. */
 export function safeTarget(to: string | null): string {

@@ -5,6 +5,13 @@ export function quoted(word: string): string {
   return /^[A-Za-z0-9@%_+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }
 
+/** The line of an act with the comment that was typed, as a word of the shell or of the JSON in one. */
+export function filled(line: string, comment: string): string {
+  if (!comment) return line;
+  const json = JSON.stringify(comment).replaceAll("'", `'\\''`);
+  return line.replace('=REASON', () => `=${quoted(comment)}`).replace('"REASON"', () => json);
+}
+
 /** The role that a message such as `User "x" cannot get resource "r/s" in API group "g" in the namespace "n"` asks for. */
 export function missingRule(message: string): string | undefined {
   const found = /cannot (\w+) resource "([\w./-]+)" in API group "([\w.-]*)"(?: in the namespace "([\w.-]+)")?/.exec(message);

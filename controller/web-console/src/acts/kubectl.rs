@@ -22,7 +22,7 @@ pub fn line(row: &Row, object: &Object<'_>) -> String {
         Object::Run(run) => of(names::KUBECTL_RUN, run.namespace(), &run.name_any()),
         Object::Layer(layer) => of(names::KUBECTL_LAYER, layer.namespace(), &layer.name_any()),
         Object::Repository(it) => of(names::KUBECTL_REPOSITORY, it.namespace(), &it.name_any()),
-        Object::Namespace(name) => format!("--overwrite namespace/{}", quoted(name)),
+        Object::Namespace(of) => format!("--overwrite namespace/{}", quoted(of.name)),
     };
     line.insert_str(0, "kubectl annotate ");
     for (name, word) in row.writes {
@@ -51,6 +51,18 @@ pub fn suspend_line(layer: &crds::TerraformLayer) -> String {
         names::KUBECTL_LAYER,
         quoted(&layer.name_any()),
         !layer.spec.suspend,
+    )
+}
+
+/// The line that removes the lock of a state.
+pub fn unlock_line(namespace: &str, stack: &str, workspace: &str) -> String {
+    let workspace = serde_json::json!(workspace);
+    let body = format!(r#"{{"workspace":{workspace},"reason":"REASON"}}"#);
+    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{namespace}/states/{stack}/unlock");
+    format!(
+        "echo {} | kubectl create --raw {} -f -",
+        quoted(&body),
+        quoted(&path)
     )
 }
 

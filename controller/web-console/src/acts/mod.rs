@@ -70,7 +70,14 @@ pub enum Object<'a> {
     Run(&'a TerraformRun),
     Layer(&'a TerraformLayer),
     Repository(&'a TerraformRepository),
-    Namespace(&'a str),
+    Namespace(&'a NamespaceState<'a>),
+}
+
+/// The state of a namespace.
+pub struct NamespaceState<'a> {
+    pub name: &'a str,
+    /// Whether its annotation freezes it; `None` when the person may not read it.
+    pub frozen: Option<bool>,
 }
 
 impl Object<'_> {
@@ -96,6 +103,20 @@ impl Object<'_> {
         match self {
             Self::Run(run) => run.plan().map(|plan| plan.checksum.as_str()),
             Self::Layer(_) | Self::Repository(_) | Self::Namespace(_) => None,
+        }
+    }
+}
+
+impl Act {
+    /// The removal of a state's lock, which is no annotation.
+    pub fn unlock(kubectl: String) -> Self {
+        Self {
+            act: "unlock",
+            label: "Remove lock",
+            kubectl,
+            danger: true,
+            needs: vec![Need::Comment],
+            remark: false,
         }
     }
 }

@@ -5,7 +5,7 @@ use crds::{
     reason::{self, next_step},
 };
 
-use super::{Kind, Object};
+use super::{Kind, NamespaceState, Object};
 
 /// The value that an act writes to an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,9 +73,9 @@ pub const ROWS: &[Row] = rows! {
     Layer "confirm" "Confirm author" true [UNVERIFIED Word::Remove, REQUESTED_BY Word::Person]
         |layer: &TerraformLayer| has(&layer.metadata, names::UNVERIFIED);
     Repository "reconcile" "Check refs now" false [RECONCILE Word::Now] |_| true;
-    // The console does not read namespaces, so both are offered.
-    Namespace "freeze" "Freeze" true [FREEZE Word::Fixed("true")] |_| true;
-    Namespace "unfreeze" "Unfreeze" true [FREEZE Word::Remove] |_| true;
+    // Who may not read the namespace is offered both.
+    Namespace "freeze" "Freeze" true [FREEZE Word::Fixed("true")] |of: &NamespaceState<'_>| of.frozen != Some(true);
+    Namespace "unfreeze" "Unfreeze" true [FREEZE Word::Remove] |of: &NamespaceState<'_>| of.frozen != Some(false);
 };
 
 fn has(metadata: &kube::core::ObjectMeta, name: &str) -> bool {

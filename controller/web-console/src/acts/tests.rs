@@ -281,7 +281,19 @@ fn kubectl_lines_name_object_and_annotations() {
         line.contains(r"pawl.run/approve='x; rm -rf ~ '\''' "),
         "{line}"
     );
-    let freeze = offered(&Object::Namespace("team"));
+    let freeze = |frozen| {
+        let state = NamespaceState {
+            name: "team",
+            frozen,
+        };
+        offered(&Object::Namespace(&state))
+    };
+    let words = |frozen| freeze(frozen).iter().map(|act| act.act).collect::<Vec<_>>();
+    assert_eq!(
+        (words(Some(true)), words(Some(false))),
+        (vec!["unfreeze"], vec!["freeze"])
+    );
+    let freeze = freeze(None);
     assert_eq!(
         freeze[0].kubectl,
         "kubectl annotate --overwrite namespace/team pawl.run/freeze=true"

@@ -96,6 +96,15 @@ async fn repositories(
     Ok(answer::json(&headers, &found, &found.sequence))
 }
 
+impl Tables {
+    /// Counts the layers of a repository, among those that the person may list.
+    pub fn layers_of(&self, namespace: &str, name: &str, scope: &Scope) -> u32 {
+        let rows = self.layers.rows().map(|held| &held.row);
+        let of = rows.filter(|row| scope.has(&row.namespace) && row.is_of(namespace, name));
+        u32::try_from(of.count()).unwrap_or(u32::MAX)
+    }
+}
+
 /// Counts the layers of each repository, among those that the person may list.
 fn count_layers(found: &mut Page<RepositoryRow>, tables: &Tables, scope: &Scope) {
     let mut counts = HashMap::<(&str, &str), u32>::new();

@@ -4,18 +4,42 @@ use crds::TerraformLayer;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{object::ObjectPage, shown};
-use crate::acts::{self, Act, Kind, Object, kubectl};
+use super::{
+    object::{Beside, ObjectPage},
+    shown,
+};
+use crate::{
+    acts::{self, Act, Kind, Object, kubectl},
+    lists::{
+        RUNS,
+        page::{page, query},
+    },
+    rows::{LayerRow, RunRow},
+};
 
-/// A layer, and what its state permits.
+/// A layer, its runs, and what its state permits.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LayerPage {
+    pub row: LayerRow,
     pub layer: TerraformLayer,
+    /// Its last 100 runs, the newest first; null when the person may not list runs here, or they are not known yet.
+    pub runs: Option<Vec<RunRow>>,
+    /// Its state, if the datastore keeps it.
+    pub state: Option<StateName>,
     /// The acts that the layer's state permits; RBAC and the admission policies decide whether the person may do them.
     pub acts: Vec<Act>,
     /// Changes that no annotation makes, with the command for each.
     pub by_hand: Vec<ByHand>,
+    /// The change before which the layer was read, for `after` of the stream.
+    pub sequence: String,
+}
+
+/// The name of a managed state in its namespace.
+#[derive(Serialize, JsonSchema, Debug, PartialEq, Eq)]
+pub struct StateName {
+    pub stack: String,
+    pub workspace: String,
 }
 
 /// A change of a field, which people make where the manifest is.
@@ -38,6 +62,20 @@ impl ByHand {
     }
 }
 
+impl StateName {
+    /// The workspace may be one of the repository's defaults, which only the effective settings have.
+    fn of(layer: &TerraformLayer) -> Option<Self> {
+        let status = layer.status.as_ref()?;
+        let mut lines = status.effective.iter();
+        let workspace = lines.find_map(|line| line.strip_prefix("workspace=")?.rsplit_once(" ("));
+        let workspace = workspace.map_or("default", |(name, _)| name);
+        Some(Self {
+            stack: status.stack.clone()?,
+            workspace: workspace.to_owned(),
+        })
+    }
+}
+
 impl ObjectPage for LayerPage {
     type Of = TerraformLayer;
     const KIND: Kind = Kind::Layer;
@@ -46,11 +84,69 @@ impl ObjectPage for LayerPage {
         Object::Layer(layer)
     }
 
-    fn of(layer: TerraformLayer) -> Self {
+    async fn of(layer: TerraformLayer, beside: Beside<'_>) -> Self {
+        let mut row = LayerRow::of(&layer);
+        let runs = runs(&row, &beside).await;
+        if let Some(run) = row.run.clone() {
+            let name = (row.namespace.clone(), run);
+            row.join(beside.console.rows.read().runs.get(&name));
+        }
         Self {
+            row,
+            runs,
+            state: StateName::of(&layer),
             acts: acts::offered(&Self::state(&layer)),
             by_hand: vec![ByHand::suspension(&layer)],
             layer: shown(layer),
+            sequence: beside.sequence,
+        }
+    }
+}
+
+async fn runs(row: &LayerRow, beside: &Beside<'_>) -> Option<Vec<RunRow>> {
+    let Beside {
+        console, person, ..
+    } = beside;
+    let namespace = std::iter::once(row.namespace.to_string());
+    let scope = console.access.scope(person, RUNS, namespace).await.ok()?;
+    let text = format!("namespace={}&layer={}", row.namespace, row.name);
+    let query = query::<RunRow>(&text).ok()?;
+    let tables = console.rows.complete().ok()?;
+    let rows = tables.runs.rows();
+    let found = scope
+        .has(&row.namespace)
+        .then(|| page(rows, &scope, &query));
+    found.map(|page| page.items)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn state_has_the_workspace_that_the_runs_have() {
+        let of = |lines: &[&str]| {
+            let layer = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformLayer", "metadata": {"name": "net"},
+                "spec": {"repository": {"name": "infra"}, "path": "net", "ref": "main"}, "status": {"stack": "net-1", "effective": lines}});
+            StateName::of(&serde_json::from_value(layer).unwrap()).unwrap()
+        };
+        for (lines, workspace) in [
+            (
+                &[
+                    "tool.name=OpenTofu (repository)",
+                    "workspace=staging (repository)",
+                ][..],
+                "staging",
+            ),
+            (&["variables.workspace=x (layer)"], "default"),
+        ] {
+            let name = of(lines);
+            assert_eq!(
+                (name.stack.as_str(), name.workspace.as_str()),
+                ("net-1", workspace)
+            );
         }
     }
 }

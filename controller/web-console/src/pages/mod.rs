@@ -8,7 +8,10 @@ pub mod path;
 pub mod plan;
 pub mod repository;
 pub mod run;
+pub mod state;
 pub mod stored;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -43,6 +46,10 @@ pub fn router() -> Router<Arc<Console>> {
             get(plan::changes),
         )
         .route(
+            "/namespaces/{namespace}/runs/{name}/journal",
+            get(run::journal),
+        )
+        .route(
             "/namespaces/{namespace}/runs/{name}/log/{phase}",
             get(log::phase),
         )
@@ -62,10 +69,16 @@ pub fn router() -> Router<Arc<Console>> {
             "/namespaces/{namespace}/repositories/{name}/acts/{act}",
             post(object::act::<repository::RepositoryPage>),
         )
+        .route("/namespaces/{namespace}", get(namespace::read))
         .route("/namespaces/{namespace}/acts/{act}", post(namespace::act))
+        .route("/namespaces/{namespace}/states/{state}", get(state::read))
+        .route(
+            "/namespaces/{namespace}/states/{state}/outputs",
+            get(state::outputs),
+        )
         .route(
             "/namespaces/{namespace}/states/{state}/unlock",
-            post(namespace::unlock),
+            post(state::unlock),
         );
     Router::new().nest("/api/v1", routes)
 }

@@ -1,23 +1,57 @@
-//! Acts on a namespace, and on a state in it.
+//! A namespace: whether it is frozen, and the acts on it.
 
 use axum::{
-    http::{Request as HttpRequest, StatusCode, header},
+    http::StatusCode,
     response::{IntoResponse as _, Response},
 };
+use crds::names;
 use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt as _;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{
     annotations,
     path::{Json, Names},
-    row, stored,
+    row,
 };
 use crate::{
-    acts::{Kind, Object, Request},
+    acts::{self, Act, Kind, NamespaceState, Object, Request},
     person::Person,
-    problem::Problem,
+    problem::{Problem, json},
 };
+
+/// A namespace, and what its state permits.
+#[derive(Serialize, JsonSchema)]
+pub struct NamespacePage {
+    pub name: String,
+    /// Whether its annotation freezes it: nothing new begins. Null when the person may not read the namespace.
+    pub frozen: Option<bool>,
+    /// RBAC decides whether the person may do them.
+    pub acts: Vec<Act>,
+}
+
+/// # Errors
+/// The API server did not respond, or there is no such namespace.
+pub async fn read(person: Person, Names([name]): Names<1>) -> Result<Response, Problem> {
+    let frozen = match person.get_in::<Namespace>(None, &name).await {
+        Ok(namespace) => Some(
+            namespace
+                .annotations()
+                .get(names::FREEZE)
+                .is_some_and(|word| word == "true"),
+        ),
+        Err(error) if error.code() == 403 => None,
+        Err(error) => return Err(error.into()),
+    };
+    let state = NamespaceState {
+        name: &name,
+        frozen,
+    };
+    let acts = acts::offered(&Object::Namespace(&state));
+    let page = NamespacePage { name, frozen, acts };
+    Ok(json(StatusCode::OK, &page))
+}
 
 /// # Errors
 /// The API server refused it or did not respond.
@@ -27,39 +61,13 @@ pub async fn act(
     Json(request): Json<Request>,
 ) -> Result<Response, Problem> {
     let row = row(Kind::Namespace, &act)?;
-    let written = annotations(row, &Object::Namespace(&namespace), &request, person.name())?;
+    let state = NamespaceState {
+        name: &namespace,
+        frozen: None,
+    };
+    let written = annotations(row, &Object::Namespace(&state), &request, person.name())?;
     person
         .annotate_in::<Namespace>(None, &namespace, &written)
         .await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-/// The body of a request to remove the lock of a state.
-#[derive(Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Unlock {
-    /// `default` when empty.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workspace: Option<String>,
-    /// Why, in one line of at most 512 bytes.
-    #[serde(default)]
-    pub reason: String,
-}
-
-/// Removes the lock of a state.
-///
-/// # Errors
-/// The API server refused it or did not respond.
-pub async fn unlock(
-    person: Person,
-    Names([namespace, state]): Names<2>,
-    Json(body): Json<Unlock>,
-) -> Result<Response, Problem> {
-    let url = format!("{}/states/{state}/unlock", stored::base(&namespace));
-    let request = HttpRequest::post(url)
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(serde_json::to_vec(&body).unwrap_or_default())
-        .unwrap_or_default();
-    stored::send(&person, request).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -39,12 +39,14 @@ impl<S: Send + Sync, const N: usize> FromRequestParts<S> for Names<N> {
 fn is_name(word: &str) -> bool {
     (1..=253).contains(&word.len())
         && word.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && word
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        && word.chars().all(is_of_name)
 }
 
-/// The parameters of a query, all of which are known and consist of letters and digits.
+fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_.".contains(c)
+}
+
+/// The parameters of a query, all of which are known and consist of the characters of names.
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
@@ -62,7 +64,7 @@ impl Query {
         let pairs: Vec<_> = pairs
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
-        let is_plain = |value: &str| value.chars().all(|c| c.is_ascii_alphanumeric());
+        let is_plain = |value: &str| value.chars().all(is_of_name);
         if pairs
             .iter()
             .any(|(key, value)| !known.contains(&key.as_str()) || !is_plain(value))
@@ -73,6 +75,12 @@ impl Query {
             )));
         }
         Ok(Self(pairs))
+    }
+
+    /// As the text of a query.
+    pub fn text(&self) -> String {
+        let pairs = self.0.iter().map(|(key, value)| format!("{key}={value}"));
+        pairs.collect::<Vec<_>>().join("&")
     }
 
     pub fn get(&self, name: &str) -> Option<&str> {

@@ -7,11 +7,14 @@ use axum::{
 };
 use http_body_util::{BodyExt as _, Limited};
 use kube::core::Status;
+use serde::de::DeserializeOwned;
 
 use crate::{person::Person, problem::Problem};
 
 /// The largest error document, in bytes.
 const LARGEST: usize = 64 << 10;
+/// The largest document that is read whole, in bytes.
+const DOCUMENT: usize = 4 << 20;
 /// The words while the API server does not serve the group.
 pub const UNSERVED: &str =
     "the API server does not serve read.pawl.run now: the datastore is down, or there is none";
@@ -55,6 +58,24 @@ pub async fn send(
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Unavailable", detail)
     } else {
         Problem::new(status, &refused.reason, refused.message)
+    })
+}
+
+/// Reads a document as the person.
+///
+/// # Errors
+/// The API server refused it or did not respond; it is no such document, or larger than 4 MiB.
+pub async fn document<T: DeserializeOwned>(person: &Person, url: &str) -> Result<T, Problem> {
+    let request = Request::get(url).body(Vec::new()).unwrap_or_default();
+    let body = send(person, request).await?.into_body();
+    let text = Limited::new(body, DOCUMENT).collect().await;
+    let text = text.map(http_body_util::Collected::to_bytes);
+    let found = text.map_err(|error| error.to_string());
+    let found =
+        found.and_then(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()));
+    found.map_err(|error| {
+        let detail = format!("the answer of the datastore cannot be read: {error}");
+        Problem::new(StatusCode::BAD_GATEWAY, "Unavailable", detail)
     })
 }
 

@@ -143,6 +143,12 @@ impl LayerRow {
         }
     }
 
+    /// Whether this is its repository.
+    pub fn is_of(&self, namespace: &str, name: &str) -> bool {
+        let own = (&*self.namespace, &*self.repository);
+        self.repository.split_once('/').unwrap_or(own) == (namespace, name)
+    }
+
     /// Adds what only its run tells. `None`: its run is not known.
     pub fn join(&mut self, run: Option<&RunRow>) {
         use LayerRowState::{Applying, AwaitingApproval, Planning};

@@ -59,6 +59,9 @@ pub struct RunRow {
     /// The tool's progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Done>,
+    /// Seconds that its finished commands took, in all attempts: without waiting for a slot or a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worked: Option<i64>,
     pub created_at: Option<Time>,
     /// When its phase began, as far as known.
     pub phase_since: Option<Time>,
@@ -135,6 +138,7 @@ impl RunRow {
                     done: progress.done,
                     total: progress.total,
                 }),
+            worked: worked(status),
             created_at: run.creation_timestamp(),
             phase_since: phase_since(run, status, phase),
             ended_at: status.completion_time.clone(),
@@ -163,6 +167,14 @@ impl RunRow {
 /// At most 256 characters of a text.
 pub(super) fn short(text: &str) -> Box<str> {
     clip(text, 256).into()
+}
+
+fn worked(status: &TerraformRunStatus) -> Option<i64> {
+    let took = status.steps.iter().filter_map(|step| {
+        let ended = step.finished_at.as_ref()?.0.as_second();
+        Some(ended - step.started_at.0.as_second())
+    });
+    (!status.steps.is_empty()).then(|| took.sum())
 }
 
 fn waits(status: &TerraformRunStatus) -> Option<&Condition> {

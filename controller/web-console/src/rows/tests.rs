@@ -168,6 +168,20 @@ fn text_that_a_pod_wrote_is_in_no_row() {
 }
 
 #[test]
+fn work_of_a_run_is_without_its_waits() {
+    let step = |name: &str, from: u32, to: u32| {
+        let at = |second: u32| format!("2026-01-01T00:00:{second:02}Z");
+        json!({"name": name, "attempt": 1, "startedAt": at(from), "finishedAt": at(to)})
+    };
+    let mut steps = vec![step("plan", 0, 5), step("apply", 40, 42)];
+    let worked =
+        |steps: &[Value]| RunRow::of(&run("a", "r", "net", &json!({"steps": steps}))).worked;
+    assert_eq!((worked(&[]), worked(&steps)), (None, Some(7)));
+    steps.push(json!({"name": "show", "attempt": 1, "startedAt": AT}));
+    assert_eq!(worked(&steps), Some(7), "the end of one is not known yet");
+}
+
+#[test]
 fn unchanged_object_is_no_change() {
     let rows = Rows::default();
     let net = layer("a", "net", &json!({}));

@@ -33,6 +33,7 @@ pub fn resources() -> Value {
             resource("terraformruns/changes", "Changes", "get"),
             resource("records", "Record", "get"),
             resource("states", "State", "get"),
+            resource("states/outputs", "Outputs", "get"),
             resource("states/download", "State", "get"),
             resource("states/restore", "StateRestore", "create"),
             resource("states/unlock", "StateUnlock", "create"),

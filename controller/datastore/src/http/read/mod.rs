@@ -85,6 +85,7 @@ async fn read(
         Reading::Records { namespace } => records::list(service, namespace).await,
         Reading::States { namespace } => states::list(service, namespace).await,
         Reading::Versions(key) => states::versions(service, key).await,
+        Reading::Outputs(key) => states::outputs(service, key).await,
         Reading::Download { key, version } => states::download(service, key, *version).await,
         Reading::Change {
             change,

@@ -41,6 +41,8 @@ pub enum Reading {
         namespace: String,
     },
     Versions(StateKey),
+    /// The outputs of the newest version, without sensitive ones.
+    Outputs(StateKey),
     /// The content of a state version.
     Download {
         key: StateKey,
@@ -89,7 +91,7 @@ impl Reading {
             Self::Object { .. } => "read_plan",
             Self::Log { .. } => "read_log",
             Self::Records { .. } => "read_records",
-            Self::States { .. } | Self::Versions(_) => "read_states",
+            Self::States { .. } | Self::Versions(_) | Self::Outputs(_) => "read_states",
             Self::Download { .. } => "read_state",
             Self::Change {
                 change: Change::Restore,
@@ -119,7 +121,7 @@ pub const DISCOVERY: [Row<Reading>; 4] = [
 pub const BASE: &str = "/apis/read.pawl.run/v1alpha1/namespaces/{namespace}";
 
 /// The paths below [`BASE`].
-pub const ROWS: [Row<Reading>; 13] = [
+pub const ROWS: [Row<Reading>; 14] = [
     ("GET", "/terraformruns/{run}/plan", |asked| {
         object(asked, ObjectKind::Plan)
     }),
@@ -133,12 +135,16 @@ pub const ROWS: [Row<Reading>; 13] = [
         object(asked, ObjectKind::ErroredState)
     }),
     ("GET", "/terraformruns/{run}/journal", |asked| {
-        let asked = Question::of(asked, &["attempt"])?;
+        let asked = Question::of(asked, &["attempt", "offset"])?;
         let query = LogQuery {
             phase: Some(JOURNAL),
             attempt: asked.attempt()?,
+            offset: asked.offset()?,
             ..LogQuery::default()
         };
+        if query.offset > 0 && query.attempt.is_none() {
+            return Err(invalid("`offset` needs an attempt"));
+        }
         Ok(Reading::Log {
             run: asked.run()?,
             query,
@@ -159,11 +165,7 @@ pub const ROWS: [Row<Reading>; 13] = [
                 .get("tail")
                 .map(|lines| number(lines, MOST_LINES))
                 .transpose()?,
-            offset: asked
-                .get("offset")
-                .map(|at| number(at, MAX_LOG))
-                .transpose()?
-                .unwrap_or_default(),
+            offset: asked.offset()?,
         };
         if query.tail.is_some() && query.phase.is_none() {
             return Err(invalid("`tail` needs a phase"));
@@ -195,6 +197,11 @@ pub const ROWS: [Row<Reading>; 13] = [
     }),
     ("GET", "/states/{stack}", |asked| {
         Ok(Reading::Versions(
+            Question::of(asked, &["workspace"])?.state()?,
+        ))
+    }),
+    ("GET", "/states/{stack}/outputs", |asked| {
+        Ok(Reading::Outputs(
             Question::of(asked, &["workspace"])?.state()?,
         ))
     }),
@@ -258,6 +265,12 @@ impl<'a> Question<'a> {
 
     fn attempt(&self) -> Result<Option<u32>, Problem> {
         self.get("attempt").map(names::attempt).transpose()
+    }
+
+    /// The byte of a log to start at.
+    fn offset(&self) -> Result<u64, Problem> {
+        let at = self.get("offset").map(|at| number(at, MAX_LOG));
+        at.transpose().map(Option::unwrap_or_default)
     }
 
     fn run(&self) -> Result<String, Problem> {
@@ -385,6 +398,16 @@ mod tests {
     }
 
     #[test]
+    fn offset_of_a_journal_needs_its_attempt() {
+        let journal = |query| get(&["terraformruns", "net", "journal"], query);
+        let Ok(Reading::Log { query, .. }) = journal("attempt=2&offset=7") else {
+            panic!()
+        };
+        assert_eq!((query.phase, query.offset), (Some(JOURNAL), 7));
+        assert!(journal("offset=7").is_err() && journal("attempt=2&follow=true").is_err());
+    }
+
+    #[test]
     fn state_paths_have_stack_and_workspace() {
         let Ok(Reading::Versions(key)) = get(&["states", "net"], "workspace=a.b") else {
             panic!()
@@ -406,6 +429,10 @@ mod tests {
             assert!(get(&["states", "net"], query).is_err(), "{query}");
         }
         assert!(get(&["states", ".."], "").is_err());
+        assert!(matches!(
+            get(&["states", "net", "outputs"], "workspace=a"),
+            Ok(Reading::Outputs(_))
+        ));
         assert!(parse(&Method::POST, &["states", "net", "restore"], "").is_ok());
         assert!(parse(&Method::DELETE, &["states", "net"], "").is_err());
         let over = |stack| {

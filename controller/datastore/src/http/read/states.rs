@@ -9,11 +9,15 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crds::datastore::{Problem, StateId, Stored};
+use crds::{
+    datastore::{ObjectKind, Problem, StateId, Stored},
+    outputs::StateOutputs,
+};
 use serving::problem::{self, invalid, not_found};
 
 use crate::{
     http::answer::content,
+    journal,
     names::StateKey,
     service::Service,
     state::{Held, Newest, Version},
@@ -120,6 +124,29 @@ async fn existing(service: &Service, key: &StateKey) -> Result<Newest, Problem> 
         )));
     }
     Ok(newest)
+}
+
+/// The outputs of the newest version. Sensitive ones are counted and left out.
+///
+/// # Errors
+/// `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`, `Invalid` for a state that the tool encrypted.
+pub async fn outputs(service: &Service, key: &StateKey) -> Result<Response, Problem> {
+    let _permit = service.transfer(ObjectKind::Plan).await?;
+    let found = service.states.get(key, None).await?;
+    let (version, content) = found.ok_or_else(|| not_found("the state has no version"))?;
+    let mut found = journal::read_state(content, StateOutputs::read).await?;
+    let all = found.outputs.len();
+    found.outputs.retain(|_, output| !output.sensitive);
+    let mut item = bare(key.namespace(), key);
+    item["kind"] = "StateOutputs".into();
+    item["version"] = version.number.into();
+    item["sensitive"] = (all - found.outputs.len()).into();
+    item["outputs"] = found
+        .outputs
+        .into_iter()
+        .map(|(name, output)| (name, output.value))
+        .collect();
+    Ok(problem::json(StatusCode::OK, &item))
 }
 
 /// Downloads the content of a version.
