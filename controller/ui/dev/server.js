@@ -76,7 +76,7 @@ function answer(path, query, method) {
   if (path.includes('/repositories/')) return { repository: { metadata: metadata('infra'), spec: { url: 'https://git.example/infra.git' }, status: { refs: [{ name: 'main', commit: { revision: REV, author: 'carol', subject: 'Grow the subnet' } }, { name: 'dev', failure: { class: 'Credentials', reason: 'AuthenticationFailed', message: 'remote: denied', times: 3, since: ago(900) } }] } }, acts: [act('reconcile', 'Check refs now')], deliveries: [{ at: ago(100), outcome: 'Accepted', event: 'push' }] };
   return [404, { status: 404, reason: 'NotFound', detail: 'not found' }];
 }
-const me = { user: 'system:serviceaccount:team-1:carol', groups: ['system:serviceaccounts', 'system:authenticated'], method: 'Token', expiresAt: ago(-900), url: 'http://127.0.0.1:8444', version: '0.1.0' };
+const me = { user: 'system:serviceaccount:team-1:carol', groups: ['system:serviceaccounts', 'system:authenticated'], method: 'Token', expiresAt: ago(-900), sequence: '1', url: 'http://127.0.0.1:8444', version: '0.1.0' };
 
 export const server = createServer((request, response) => {
   const url = new URL(request.url, 'http://x');

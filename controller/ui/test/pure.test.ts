@@ -8,6 +8,7 @@ import { Lines, firstError } from '../src/lib/lines.ts';
 import { bar, expiry } from '../src/lib/phases.ts';
 import { index, opOf, reasonOf, rows } from '../src/lib/plan.ts';
 import { parse, pathOf, safeTarget } from '../src/lib/route.ts';
+import { concerns } from '../src/lib/topics.ts';
 import { missingRule, quoted } from '../src/lib/yaml.ts';
 
 test('paths are parsed to pages', () => {
@@ -20,6 +21,13 @@ test('paths are parsed to pages', () => {
 test('only paths of this origin follow a login', () => {
   assert.equal(safeTarget('/runs/a/b?q=1#L3'), '/runs/a/b?q=1#L3');
   for (const to of [null, '', 'https://evil.example', '//evil.example', '/\\evil.example', '/\t/evil.example', '/..//evil.example', '/.//evil.example', 'javascript:alert(1)', '/login?to=/x']) assert.equal(safeTarget(to), '/', String(to));
+});
+
+test('a listener hears only of its topics', () => {
+  const run = { kind: 'run', namespace: 'a', name: 'b', row: null } as const;
+  for (const topic of ['runs', 'run/a/b']) assert.ok(concerns(topic, run), topic);
+  for (const topic of ['layers', 'layer/a/b', 'run/a/c', 'run/c/b', 'inbox']) assert.ok(!concerns(topic, run), topic);
+  assert.ok(concerns('inbox', { ...run, kind: 'inbox' }) && !concerns('runs', { ...run, kind: 'inbox' }));
 });
 
 test('durations read as people say them', () => {

@@ -1,6 +1,7 @@
 // The one stream of live updates for what is on screen.
 import { api } from './client.ts';
 import type { RowEvent } from './types.ts';
+import { concerns } from '../lib/topics.ts';
 
 type Listener = (event: RowEvent | undefined) => void;
 
@@ -10,10 +11,17 @@ export const live = $state<{ since: Date | undefined }>({ since: undefined });
 const listeners = new Map<Listener, string[]>();
 let source: EventSource | undefined;
 let opened = '';
+/** The id of the last event: each stream begins after it. */
+let position: string | undefined;
 let last = new Date();
 let wait = 1000;
 let retry: ReturnType<typeof setTimeout> | undefined;
 let change: ReturnType<typeof setTimeout> | undefined;
+
+/** Everything on screen was read after this change. */
+export function begin(sequence: string): void {
+  position ??= sequence;
+}
 
 /** Calls the listener with each event of the topics, and without one when everything must be read again. */
 export function subscribe(topics: string[], listener: Listener): () => void {
@@ -32,35 +40,33 @@ function settle(): void {
     const topics = document.hidden ? [] : [...new Set([...listeners.values()].flat())].sort();
     const wanted = topics.map((topic) => `topic=${encodeURIComponent(topic)}`).join('&');
     if (wanted === opened && source) return;
-    const isNew = opened !== wanted;
     opened = wanted;
     close();
-    if (wanted) open(isNew);
+    if (wanted) open();
   }, 50);
 }
 
-function open(isFirst: boolean): void {
-  const stream = new EventSource(api(`stream?${opened}`));
+function open(): void {
+  const stream = new EventSource(api(`stream?${opened}&after=${encodeURIComponent(position ?? '')}`));
   source = stream;
-  // A new stream has no Last-Event-ID: what changed in between is read once.
-  let mustRead = !isFirst || live.since !== undefined;
   stream.onopen = () => {
     live.since = undefined;
     wait = 1000;
-    if (mustRead) tell(undefined);
-    mustRead = false;
   };
-  stream.addEventListener('row', (event) => {
-    last = new Date();
-    tell(JSON.parse((event as MessageEvent<string>).data) as RowEvent);
-  });
-  stream.addEventListener('resync', () => tell(undefined));
+  for (const type of ['open', 'row', 'resync']) {
+    stream.addEventListener(type, (event) => {
+      const { data, lastEventId } = event as MessageEvent<string>;
+      position = lastEventId || position;
+      if (type === 'row') tell(JSON.parse(data) as RowEvent);
+      if (type === 'resync') tell(undefined);
+    });
+  }
   stream.onerror = () => {
     live.since ??= last;
     // The browser tries again by itself with Last-Event-ID unless the answer was an error, such as 503.
     if (stream.readyState !== EventSource.CLOSED) return;
     close();
-    retry = setTimeout(() => open(false), wait * (0.75 + Math.random() / 2));
+    retry = setTimeout(open, wait * (0.75 + Math.random() / 2));
     wait = Math.min(wait * 2, 30_000);
   };
 }
@@ -73,7 +79,9 @@ function close(): void {
 
 function tell(event: RowEvent | undefined): void {
   last = new Date();
-  for (const listener of listeners.keys()) listener(event);
+  for (const [listener, topics] of listeners) {
+    if (!event || topics.some((topic) => concerns(topic, event))) listener(event);
+  }
 }
 
 /** Marks what was read as fresh. */
@@ -81,9 +89,5 @@ export const fresh = () => {
   last = new Date();
 };
 
-document.addEventListener('visibilitychange', () => {
-  if (document.hidden) return settle();
-  settle();
-  // Nothing was followed while the page was hidden.
-  tell(undefined);
-});
+// Nothing is followed while the page is hidden; the next stream begins where the last one ended.
+document.addEventListener('visibilitychange', settle);
