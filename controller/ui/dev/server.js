@@ -115,7 +115,7 @@ function answer(path, query, method) {
   if (path.includes('/repositories/')) return repositoryPage;
   return [404, { status: 404, reason: 'NotFound', detail: 'not found' }];
 }
-const me = { user: 'system:serviceaccount:team-1:carol', groups: ['system:serviceaccounts', 'system:authenticated'], method: 'Token', expiresAt: ago(-900), url: 'http://127.0.0.1:8444', version: '0.1.0' };
+const me = { user: 'system:serviceaccount:team-1:carol', groups: ['system:serviceaccounts', 'system:authenticated'], method: 'Token', expiresAt: ago(-900), sequence: '1', url: 'http://127.0.0.1:8444', version: '0.1.0' };
 
 export const server = createServer((request, response) => {
   const url = new URL(request.url, 'http://x');

@@ -22,6 +22,7 @@ use crds::names;
 use serving::call::CallError;
 
 use crate::{
+    budget::Budget,
     person::{Person, body},
     problem::Problem,
 };
@@ -74,23 +75,6 @@ struct Answers {
     /// By right and namespace; the whole cluster is the namespace "".
     by: HashMap<(Right, String), (bool, Instant)>,
     budget: Budget,
-}
-
-/// At most [`RATE`] reviews in each second.
-struct Budget {
-    second: Instant,
-    left: usize,
-}
-
-impl Budget {
-    fn take(&mut self, wanted: usize, now: Instant) -> usize {
-        if now.duration_since(self.second) >= Duration::from_secs(1) {
-            (self.second, self.left) = (now, RATE);
-        }
-        let taken = wanted.min(self.left);
-        self.left -= taken;
-        taken
-    }
 }
 
 impl Access {
@@ -155,10 +139,7 @@ impl Access {
             used: now,
             answers: Arc::new(Queue::new(Answers {
                 by: HashMap::new(),
-                budget: Budget {
-                    second: now,
-                    left: RATE,
-                },
+                budget: Budget::new(RATE, now),
             })),
         });
         entry.used = now;
@@ -218,7 +199,7 @@ impl Answers {
             if is_complete || second == SECONDS {
                 break;
             }
-            sleep(Duration::from_secs(1).saturating_sub(self.budget.second.elapsed())).await;
+            sleep(self.budget.rest()).await;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ pub mod acts;
 pub mod address;
 pub mod api_server;
 pub mod assets;
+pub mod budget;
 pub mod guard;
 pub mod inbox;
 pub mod lists;
@@ -21,6 +22,7 @@ pub mod problem;
 pub mod rows;
 pub mod session;
 pub mod settings;
+pub mod strangers;
 pub mod stream;
 #[cfg(test)]
 mod testing;
@@ -53,6 +55,7 @@ use pages::repository::Deliveries;
 use rows::Rows;
 use session::Sessions;
 use settings::Settings;
+use strangers::Strangers;
 use stream::Streams;
 
 /// Bounds of connections: 1,000 streams, and as many other connections.
@@ -80,6 +83,7 @@ pub struct Console {
     pub provider: Option<Provider>,
     /// Names of people by their tokens.
     names: Authenticator,
+    pub strangers: Strangers,
     /// Becomes true when the console stops.
     pub stopped: watch::Receiver<bool>,
 }
@@ -108,6 +112,7 @@ impl Console {
             codes: Codes::default(),
             provider: Provider::new(settings)?,
             names: Authenticator::new(Arc::new(api_server.clone())),
+            strangers: Strangers::default(),
             api_server,
             stopped,
         })

@@ -26,6 +26,7 @@ use crate::{
     api_server::{ApiServer, Token},
     problem::Problem,
     session::{Id, Session},
+    strangers::Sender,
 };
 
 pub use crate::method::Method;
@@ -181,13 +182,13 @@ impl FromRequestParts<Arc<Console>> for Person {
         }
         let token = bearer(&parts.headers).and_then(Token::new);
         let token = token.ok_or_else(Problem::unauthenticated)?;
-        let user = console.name(&token).await?;
+        let user = console.meet(&token, &Sender::of(parts, console)).await?;
         Ok(Self::bearer(&console.api_server, token, user))
     }
 }
 
 impl Console {
-    /// The user whom a token names. Kept for 60 s.
+    /// The user whom a token names that was accepted before, or that the provider gave. Kept for 60 s.
     ///
     /// # Errors
     /// The API server does not accept the token, or does not respond.

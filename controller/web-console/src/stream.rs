@@ -3,7 +3,12 @@
 //! A stream has no queue: it reads the changes after its position, and sends the present rows. A slow browser misses
 //! nothing but intermediate rows, or is told to read its lists again.
 
-use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    convert::Infallible,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -19,7 +24,7 @@ use futures::{Stream, StreamExt as _, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::watch,
     time::{Instant, sleep_until},
 };
 use watching::Name;
@@ -33,8 +38,9 @@ use crate::{
     rows::{Kind, LayerRow, Rows, RunRow, Sequence},
 };
 
-/// Most open streams.
+/// Most open streams, and of one person.
 const STREAMS: usize = 1000;
+const OF_ONE: usize = 50;
 /// Most topics of a stream.
 const TOPICS: usize = 64;
 /// Most rows of a batch; a browser that missed more reads its lists again.
@@ -49,12 +55,48 @@ const RIGHTS: Duration = Duration::from_secs(5);
 const RIGHTS_IDLE: Duration = Duration::from_secs(60);
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// The streams that may still be opened.
-pub struct Streams(Arc<Semaphore>);
+/// The number of open streams of each person, by name.
+#[derive(Default)]
+pub struct Streams(Mutex<HashMap<String, usize>>);
 
-impl Default for Streams {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(STREAMS)))
+/// The place of an open stream.
+struct Place(Arc<Console>, String);
+
+impl Streams {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// # Errors
+    /// All places are taken, or all that one person gets.
+    fn take(console: &Arc<Console>, person: &Person) -> Result<Self, Problem> {
+        let mut open = console.streams.lock();
+        let own = open.get(person.name()).copied().unwrap_or_default();
+        let (status, reason, number) = if own >= OF_ONE {
+            (StatusCode::TOO_MANY_REQUESTS, "TooManyOwnStreams", OF_ONE)
+        } else if open.values().sum::<usize>() >= STREAMS {
+            (StatusCode::SERVICE_UNAVAILABLE, "TooManyStreams", STREAMS)
+        } else {
+            open.insert(person.name().to_owned(), own + 1);
+            return Ok(Self(console.clone(), person.name().to_owned()));
+        };
+        let whose = if own >= OF_ONE { " of yours" } else { "" };
+        let detail = format!(
+            "{number} streams{whose} are open; this page is not live until one of them is closed, all else works"
+        );
+        Err(Problem::new(status, reason, detail))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.0.streams.lock();
+        let own = open.remove(&self.1).unwrap_or_default();
+        if own > 1 {
+            open.insert(std::mem::take(&mut self.1), own - 1);
+        }
     }
 }
 
@@ -237,14 +279,7 @@ async fn open(
 ) -> Result<Response, Problem> {
     let query = uri.query().unwrap_or_default();
     let topics = Topics::of(query)?;
-    let permit = console.streams.0.clone().try_acquire_owned();
-    let permit = permit.map_err(|_| {
-        Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "TooManyStreams",
-            format!("{STREAMS} streams are open; the page is not live, reload it later"),
-        )
-    })?;
+    let place = Place::take(&console, &person)?;
     let rights = rights(&console, &person).await?;
     // A page names the change that its rows were read after.
     let mut after = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "after");
@@ -263,7 +298,7 @@ async fn open(
         inbox_due: false,
         is_first: true,
         hidden: false,
-        _permit: permit,
+        _place: place,
         console: console.clone(),
         person: person.clone(),
         topics,
@@ -305,7 +340,7 @@ struct Live {
     is_first: bool,
     /// Changes were left out since the rights were looked up: a namespace may be new, or a right.
     hidden: bool,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Live {
@@ -472,6 +507,38 @@ mod tests {
         ] {
             assert!(Topics::of(query).is_err(), "{query}");
         }
+    }
+
+    #[tokio::test]
+    async fn one_person_cannot_take_all_streams() {
+        let console = crate::testing::console("http://127.0.0.1:8444");
+        let person = async |name: &str| {
+            let token = crate::testing::token(name);
+            Person::of_token(&console.api_server, token).await.unwrap()
+        };
+        let (eve, again) = (person("eve").await, person("eve.2").await);
+        let mut held: Vec<_> = (0..OF_ONE)
+            .map(|_| Place::take(&console, &eve).unwrap())
+            .collect();
+        let refused = Place::take(&console, &again).err().unwrap();
+        assert_eq!(
+            (refused.status.as_u16(), &*refused.reason),
+            (429, "TooManyOwnStreams")
+        );
+        for number in 1..STREAMS / OF_ONE {
+            let other = person(&format!("p{number}")).await;
+            held.extend((0..OF_ONE).map(|_| Place::take(&console, &other).unwrap()));
+        }
+        let ada = person("ada").await;
+        let full = Place::take(&console, &ada).err().unwrap();
+        assert_eq!(
+            (full.status.as_u16(), &*full.reason),
+            (503, "TooManyStreams")
+        );
+        held.pop();
+        assert!(Place::take(&console, &ada).is_ok());
+        held.clear();
+        assert!(console.streams.lock().is_empty());
     }
 
     #[test]

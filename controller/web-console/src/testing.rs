@@ -1,6 +1,6 @@
 //! A fake API server for unit tests.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, to_bytes},
@@ -17,6 +17,9 @@ use crate::{
     settings::Settings,
 };
 
+/// Time that an answer takes to a token with `slow`.
+pub(crate) const SLOW: Duration = Duration::from_secs(5);
+
 /// An API server that answers method, path, bearer token and body with a status and an object.
 pub(crate) fn api_server(
     answer: impl Fn(&Method, &str, &str, &Value) -> (u16, Value) + Send + Sync + 'static,
@@ -25,6 +28,13 @@ pub(crate) fn api_server(
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         let answer = answer.clone();
         async move {
+            if request.headers()[header::AUTHORIZATION]
+                .to_str()
+                .unwrap()
+                .contains("slow")
+            {
+                tokio::time::sleep(SLOW).await;
+            }
             let (parts, body) = request.into_parts();
             let body = to_bytes(Body::new(body), 1 << 20).await.unwrap();
             let token = parts.headers[header::AUTHORIZATION].to_str().unwrap();

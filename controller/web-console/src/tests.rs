@@ -255,6 +255,60 @@ async fn code_expires() {
     assert_eq!(late.reason(&console).await, "InvalidCode");
 }
 
+#[tokio::test(start_paused = true)]
+async fn flood_of_forged_tokens_makes_no_one_wait() {
+    let console = console(URL);
+    let forged = async |number: usize, peer| {
+        let bearer = format!("Bearer bad-slow-{number}");
+        let sent = Sent {
+            peer,
+            ..get("/api/v1/me")
+        };
+        sent.with("authorization", &bearer).reason(&console).await
+    };
+    // Of another replica, so unknown to this one but for its cookie.
+    let session = Session::new(testing::token("ada"), person::Method::Token).unwrap();
+    let all = console.sessions.cookies(&session).unwrap();
+    let pairs = all
+        .iter()
+        .map(|it| it.to_str().unwrap().split(';').next().unwrap());
+    let cookie = pairs.collect::<Vec<_>>().join("; ");
+    let begun = tokio::time::Instant::now();
+    let flood = futures::future::join_all((0..1000).map(|number| forged(number, "192.0.2.1")));
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let person = get("/api/v1/me").with("cookie", &cookie).to(&console).await;
+        let newcomer = log_in("bob").to(&console).await;
+        let seen = get("/api/v1/me")
+            .with("authorization", "Bearer eve")
+            .with("x-forwarded-for", "192.0.2.1, 198.51.100.7");
+        let through_the_proxy = seen.to(&console).await;
+        for (status, _, me) in [person, newcomer, through_the_proxy] {
+            assert_eq!(status, StatusCode::OK, "{me}");
+        }
+        begun.elapsed()
+    };
+    let (reasons, waited) = tokio::join!(flood, others);
+    assert!(waited < testing::SLOW, "{waited:?}");
+    let refused = |reason: &str| reasons.iter().filter(|it| **it == reason).count();
+    assert_eq!(
+        (refused("TooManyTokens"), refused("Unauthenticated")),
+        (990, 10)
+    );
+    // The same through a proxy, where the flood has an address of its own.
+    let flood = (0..20).map(async |number| {
+        let bearer = format!("Bearer bad-{number}");
+        let sent = get("/api/v1/me").with("x-forwarded-for", "203.0.113.9");
+        sent.with("authorization", &bearer).reason(&console).await
+    });
+    let reasons = futures::future::join_all(flood).await;
+    assert_eq!(
+        reasons.iter().filter(|it| **it == "TooManyTokens").count(),
+        10
+    );
+    assert_eq!(log_in("zoe").to(&console).await.0, StatusCode::OK);
+}
+
 #[tokio::test]
 async fn change_of_another_page_is_refused() {
     let console = console(URL);

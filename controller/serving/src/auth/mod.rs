@@ -5,7 +5,7 @@ mod review;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -27,7 +27,7 @@ pub use review::{Identity, PodIdentity, Reviewer, Reviews};
 const GOOD: Duration = Duration::from_secs(60);
 /// Lifetime of a negative answer in the cache.
 const BAD: Duration = Duration::from_secs(5);
-/// Maximum number of cached answers.
+/// Maximum number of cached answers of each kind.
 const KEPT: usize = 4096;
 /// Maximum length of a token, in bytes.
 const LONGEST: usize = 16 << 10;
@@ -44,7 +44,8 @@ struct Answer {
 /// not cached, so a revoked right counts at once.
 pub struct Authenticator {
     reviewer: Arc<dyn Reviewer>,
-    answers: Mutex<HashMap<[u8; 32], Answer>>,
+    /// Of accepted tokens, also expired ones, and of refused tokens. Apart, so that forged tokens push no person's answer out.
+    answers: [Mutex<HashMap<[u8; 32], Answer>>; 2],
     asking: Semaphore,
 }
 
@@ -52,7 +53,7 @@ impl Authenticator {
     pub fn new(reviewer: Arc<dyn Reviewer>) -> Self {
         Self {
             reviewer,
-            answers: Mutex::default(),
+            answers: <[_; 2]>::default(),
             asking: Semaphore::new(AT_ONCE),
         }
     }
@@ -71,7 +72,7 @@ impl Authenticator {
     /// # Errors
     /// Those of [`Self::identify`].
     pub async fn identify_token(&self, token: &str) -> Result<Arc<Identity>, Problem> {
-        let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        let hash = hash(token);
         if let Some(known) = self.known(&hash) {
             return known.identity.ok_or_else(unauthenticated);
         }
@@ -100,6 +101,12 @@ impl Authenticator {
             },
         );
         identity.ok_or_else(unauthenticated)
+    }
+
+    /// Whether [`Self::identify_token`] asks about a token that was accepted before, or does not ask at all.
+    pub fn has_met(&self, token: &str) -> bool {
+        let hash = hash(token);
+        self.known(&hash).is_some() || lock(&self.answers[0]).contains_key(&hash)
     }
 
     /// Checks that the API server would allow this access.
@@ -135,15 +142,23 @@ impl Authenticator {
     }
 
     fn known(&self, hash: &[u8; 32]) -> Option<Answer> {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers
-            .get(hash)
-            .filter(|answer| Instant::now() < answer.until)
-            .cloned()
+        let now = Instant::now();
+        let mut answers = self.answers.iter();
+        answers.find_map(|answers| {
+            let answer = lock(answers).get(hash).cloned();
+            answer.filter(|answer| now < answer.until)
+        })
     }
 
     fn remember(&self, hash: [u8; 32], answer: Answer) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let [accepted, refused] = &self.answers;
+        let kind = if answer.identity.is_some() {
+            accepted
+        } else {
+            lock(accepted).remove(&hash);
+            refused
+        };
+        let mut answers = lock(kind);
         if answers.len() >= KEPT {
             let now = Instant::now();
             answers.retain(|_, answer| now < answer.until);
@@ -153,6 +168,14 @@ impl Authenticator {
         }
         answers.insert(hash, answer);
     }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
 }
 
 fn unauthenticated() -> Problem {
@@ -228,6 +251,23 @@ mod tests {
                 .await,
             Err(hidden())
         );
+    }
+
+    #[tokio::test]
+    async fn forged_tokens_push_no_accepted_one_out() {
+        struct Names;
+        impl Reviewer for Names {
+            fn review<'a>(&'a self, token: &'a str) -> Reply<'a, Option<Identity>> {
+                Box::pin(async move { Ok((token == "ada").then(Identity::default)) })
+            }
+        }
+        let callers = Authenticator::new(Arc::new(Names));
+        callers.identify_token("ada").await.unwrap();
+        for number in 0..=KEPT {
+            let forged = callers.identify_token(&format!("forged-{number}")).await;
+            assert_eq!(forged, Err(unauthenticated()));
+        }
+        assert!(callers.has_met("ada") && !callers.has_met("bob"));
     }
 
     #[test]

@@ -6,7 +6,10 @@ use axum::{Extension, body::Bytes, extract::State, response::Response};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::{Console, api_server::Token, person::Method, problem::Problem, session::Session};
+use crate::{
+    Console, api_server::Token, person::Method, problem::Problem, session::Session,
+    strangers::Sender,
+};
 
 use super::{establish, parsed, refused};
 
@@ -20,11 +23,13 @@ pub struct Given {
 pub(super) async fn log_in(
     State(console): State<Arc<Console>>,
     Extension(earlier): Extension<Option<Session>>,
+    from: Sender,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let given: Given = parsed(&body)?;
     // A token is often pasted with its line break.
     let token = Token::new(given.token.trim()).ok_or_else(Problem::unauthenticated);
     let token = token.map_err(refused)?;
+    console.meet(&token, &from).await.map_err(refused)?;
     establish(&console, earlier, token, Method::Token).await
 }

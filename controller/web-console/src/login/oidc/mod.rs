@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     Console, address::Address, api_server::Token, person::Method, problem::Problem,
-    session::Session,
+    session::Session, strangers::Sender,
 };
 
 use super::{session_of, with_cookies};
@@ -42,10 +42,11 @@ async fn go(console: &Console, next: String, is_again: bool) -> Result<Response,
 pub(super) async fn end(
     State(console): State<Arc<Console>>,
     Extension(earlier): Extension<Option<Session>>,
+    from: Sender,
     headers: HeaderMap,
     uri: Uri,
 ) -> Response {
-    let ended = ended(&console, earlier, &headers, &uri).await;
+    let ended = ended(&console, earlier, &from, &headers, &uri).await;
     let response = ended.unwrap_or_else(|problem| page(&problem));
     // A new attempt has set its own.
     if response.status() == StatusCode::SEE_OTHER {
@@ -57,6 +58,7 @@ pub(super) async fn end(
 async fn ended(
     console: &Console,
     earlier: Option<Session>,
+    from: &Sender,
     headers: &HeaderMap,
     uri: &Uri,
 ) -> Result<Response, Problem> {
@@ -80,6 +82,8 @@ async fn ended(
             .collect();
         return Err(problem(&format!("the provider refused it ({error})")));
     };
+    // Anyone may send a code that the provider did not give.
+    let _turn = console.strangers.turn(from.0).await?;
     let Some(token) = provider.exchange(code, &attempt).await? else {
         // Gitea answers two logins at a time with the nonce of the second.
         return again(console, attempt, "the ID token is not of this login").await;
