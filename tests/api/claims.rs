@@ -339,12 +339,15 @@ async fn automatic_run_claims_within_its_bounds(world: World) -> Result<()> {
         ]);
         scene.rows(name, rows).await?;
     }
-    // Beyond any bounds: the agent could not read the plan file, or an action is invoked. Without bounds the first of these as well.
+    // Beyond any bounds, and without them: the agent could not read the plan file. Actions have a bound of their own, 0 where others are given.
     let unbound = json!({"approval": {"mode": "Automatic"}});
+    let invoking = json!({"approval": {"mode": "Automatic", "automaticWhen": {"maxInvoke": 1}}});
     for (name, spec, field, value, message) in [
         ("unread", &unbound, "unread", json!(true), LIVE),
         ("unread-within", &spec, "unread", json!(true), LIVE),
         ("invokes", &spec, "invoke", json!(1), LIVE),
+        ("invokes-more", &invoking, "invoke", json!(2), LIVE),
+        ("invokes-within", &invoking, "invoke", json!(1), ""),
         ("invokes-unbound", &unbound, "invoke", json!(1), ""),
     ] {
         let (agent, pod) = (scene.planning(name, spec).await?, format!("{name}-a1"));
