@@ -29,6 +29,10 @@ pub struct BackendType {
     /// Whether the state outlives the pod that wrote it.
     pub is_durable: bool,
     lock: Lock,
+    /// Whether a refusal of the lock has the facts of its holder. Else they are those of the refused client.
+    pub names_holder: bool,
+    /// An argument's default where it identifies the state: a configuration with it is of the same state as one without.
+    default: Option<(&'static str, &'static str)>,
     /// Whether Terraform's `force-unlock` releases the lock only with a matching ID. OpenTofu's always does.
     terraform_unlocks_by_id: bool,
 }
@@ -55,6 +59,8 @@ const DURABLE: BackendType = BackendType {
     own: "",
     is_durable: true,
     lock: Lock::Always,
+    names_holder: true,
+    default: None,
     terraform_unlocks_by_id: true,
 };
 
@@ -77,6 +83,7 @@ const TYPES: &[BackendType] = &[
         name: "cloud",
         state: "hostname organization workspaces",
         own: "workspaces",
+        default: Some(("hostname", "app.terraform.io")),
         ..DURABLE
     },
     BackendType {
@@ -131,6 +138,7 @@ const TYPES: &[BackendType] = &[
         name: "kubernetes",
         state: "namespace secret_suffix",
         own: "secret_suffix",
+        default: Some(("namespace", "default")),
         ..DURABLE
     },
     // An attempt's pod has no volume that outlives it, so the path makes no difference.
@@ -150,6 +158,7 @@ const TYPES: &[BackendType] = &[
         name: "oci",
         state: "bucket key namespace workspace_key_prefix",
         own: "key",
+        default: Some(("workspace_key_prefix", "env:")),
         way: "region",
         ..DURABLE
     },
@@ -157,6 +166,7 @@ const TYPES: &[BackendType] = &[
         name: "oss",
         state: "bucket endpoint key path prefix",
         own: "key path prefix",
+        default: Some(("prefix", "env:")),
         way: "region tablestore_table",
         lock: Lock::With("tablestore_table"),
         ..DURABLE
@@ -166,12 +176,15 @@ const TYPES: &[BackendType] = &[
         state: "schema_name",
         own: "conn_str schema_name",
         url: Some("conn_str"),
+        names_holder: false,
+        default: Some(("schema_name", "terraform_remote_state")),
         ..DURABLE
     },
     BackendType {
         name: "remote",
         state: "hostname organization workspaces",
         own: "workspaces",
+        default: Some(("hostname", "app.terraform.io")),
         ..DURABLE
     },
     BackendType {
@@ -180,6 +193,7 @@ const TYPES: &[BackendType] = &[
         own: "key",
         way: "dynamodb_table region",
         lock: Lock::With("dynamodb_table use_lockfile"),
+        default: Some(("workspace_key_prefix", "env:")),
         ..DURABLE
     },
     BackendType {
@@ -233,6 +247,21 @@ impl BackendType {
         });
         if let Some((key, url)) = url {
             state.insert(key.to_owned(), without_userinfo(url).into());
+        }
+        // Newer versions have the endpoint of S3 in an object.
+        if lists(self.state, "endpoint") && !state.contains_key("endpoint") {
+            let endpoint = config.get("endpoints").and_then(|all| all.get(self.name));
+            let endpoint = endpoint.filter(|endpoint| names_something(endpoint));
+            state.extend(endpoint.map(|url| ("endpoint".to_owned(), plain(url))));
+        }
+        if let Some((key, value)) = self.default {
+            if state.get(key).is_some_and(|given| given == value) {
+                state.remove(key);
+            }
+            // The database may come from the environment.
+            if state.is_empty() && self.url.is_some() {
+                state.insert(key.to_owned(), value.into());
+            }
         }
         state
     }
@@ -347,9 +376,11 @@ mod tests {
             .collect();
         let config = Value::Object(config);
         for row in TYPES.iter().chain([&OTHER]) {
+            let default = row.default.filter(|_| row.url.is_some());
+            let state = default.map(|(key, value)| (key.to_owned(), value.into()));
             assert_eq!(
                 (row.place(&config), row.state(&config)),
-                (json!({}), Map::new()),
+                (json!({}), state.into_iter().collect()),
                 "{}",
                 row.name
             );
@@ -426,6 +457,48 @@ mod tests {
         let env = |name: &str| name == "TF_HTTP_LOCK_ADDRESS";
         assert!(BackendType::of("http").locks(&json!({"address": "http://s"}), env));
         assert!(!BackendType::of("s3").locks(&json!({"bucket": "b"}), env));
+    }
+
+    #[test]
+    fn defaults_name_the_same_state() {
+        let of = |kind: &str, config: Value| BackendType::of(kind).state(&config);
+        for (kind, bare, more) in [
+            (
+                "s3",
+                json!({"bucket": "b", "key": "k", "workspace_key_prefix": null, "endpoint": "http://s"}),
+                json!({"workspace_key_prefix": "env:", "endpoint": null, "endpoints": {"s3": "http://s", "sts": "http://t"}}),
+            ),
+            (
+                "kubernetes",
+                json!({"secret_suffix": "a"}),
+                json!({"namespace": "default"}),
+            ),
+            (
+                "pg",
+                json!({"conn_str": "postgres://u@h/d"}),
+                json!({"schema_name": "terraform_remote_state"}),
+            ),
+            (
+                "pg",
+                json!({}),
+                json!({"schema_name": "terraform_remote_state"}),
+            ),
+        ] {
+            let mut whole = bare.clone();
+            for (key, value) in more.as_object().unwrap() {
+                whole[key] = value.clone();
+            }
+            let state = of(kind, bare);
+            assert_eq!(of(kind, whole), state);
+            assert!(!state.is_empty(), "{kind}");
+        }
+        let other = json!({"bucket": "b", "key": "k", "endpoints": {"s3": "http://other"}});
+        assert_ne!(
+            of("s3", other),
+            of("s3", json!({"bucket": "b", "key": "k"}))
+        );
+        let names = |kind: &str| BackendType::of(kind).names_holder;
+        assert!(names("http") && names("s3") && names("a-newer-one") && !names("pg"));
     }
 
     #[test]

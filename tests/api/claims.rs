@@ -339,15 +339,18 @@ async fn automatic_run_claims_within_its_bounds(world: World) -> Result<()> {
         ]);
         scene.rows(name, rows).await?;
     }
-    // Beyond any bounds: the agent could not read the plan file, its state is not that of the last apply, or an action is invoked. Without
-    // bounds the first two as well.
+    // Beyond any bounds, and without them: the agent could not read the plan file, or its state is not that of the last apply. Actions have a
+    // bound of their own, 0 where others are given.
     let unbound = json!({"approval": {"mode": "Automatic"}});
+    let invoking = json!({"approval": {"mode": "Automatic", "automaticWhen": {"maxInvoke": 1}}});
     for (name, spec, field, value, message) in [
         ("unread", &unbound, "unread", json!(true), LIVE),
         ("unread-within", &spec, "unread", json!(true), LIVE),
         ("elsewhere", &unbound, "otherState", json!(true), LIVE),
         ("elsewhere-within", &spec, "otherState", json!(true), LIVE),
         ("invokes", &spec, "invoke", json!(1), LIVE),
+        ("invokes-more", &invoking, "invoke", json!(2), LIVE),
+        ("invokes-within", &invoking, "invoke", json!(1), ""),
         ("invokes-unbound", &unbound, "invoke", json!(1), ""),
     ] {
         let (agent, pod) = (scene.planning(name, spec).await?, format!("{name}-a1"));

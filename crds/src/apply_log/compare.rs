@@ -231,8 +231,11 @@ impl PlanStatus {
             .iter()
             .filter(|line| line.contains(MAY_EXIST))
             .count();
-        let unread =
-            "the plan file could not be read, so counts and changes are what the tool printed";
+        let unread = if self.changes.iter().any(|line| line.starts_with("? ")) {
+            "it has parts that this release of Pawl does not know, see plan.changes"
+        } else {
+            "the plan file could not be read, so counts and changes are what the tool printed"
+        };
         let exist = format!("{count} of what it creates {MAY_EXIST}, see plan.changes");
         let elsewhere = "its state is not that of the stack's last apply, see the history";
         [

@@ -232,6 +232,8 @@ reasons! {
         First("name a version that is not older than what the message names with --tool");
     /// Another client holds the state's lock.
     STATE_LOCKED StateLocked: StateLocked, LOCKED, LOCKED;
+    /// The tool could not release the state's lock: its backend failed, or the lock was lost meanwhile. The place may not lock at all.
+    LOCK_NOT_RELEASED LockNotReleased: Transient, COMPARE, COMPARE;
     /// The state changed since the plan.
     STALE_PLAN StalePlan: StalePlan, Again, Again;
     /// The plan was made before a restore of the cluster or its datastore, and may have been applied since.

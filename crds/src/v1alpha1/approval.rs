@@ -30,6 +30,9 @@ pub struct AutomaticWhen {
     /// Maximum number of replaced objects. Default: `0`.
     #[serde(default)]
     pub max_replace: u32,
+    /// Maximum number of invoked actions (Terraform 1.14 and later). Default: `0`.
+    #[serde(default)]
+    pub max_invoke: u32,
 }
 
 /// How a plan with changes is approved.
@@ -39,8 +42,7 @@ pub struct Approval {
     /// Who approves the plan. Default: `Manual`.
     #[serde(default)]
     pub mode: ApprovalMode,
-    /// For mode `Automatic`: which plans are applied without a person. Default: all that the agent could read. With it, none that invokes
-    /// an action (Terraform 1.14 and later).
+    /// For mode `Automatic`: which plans are applied without a person. Default: all that the agent could read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic_when: Option<AutomaticWhen>,
     /// How long the pod waits for an approval. Without a datastore it has no effect: the pod waits until
@@ -71,7 +73,7 @@ impl Default for Approval {
 
 impl Approval {
     /// Whether a plan with these changes is applied without a person. The admission policy applies the same rule to a
-    /// claim. No bound limits the effects of an invoked action, so a plan with one is beyond any.
+    /// claim.
     pub fn is_automatic_for(&self, changes: &Changes) -> bool {
         let destroyed = changes.destroy.saturating_sub(changes.replace);
         self.mode == ApprovalMode::Automatic
@@ -80,7 +82,7 @@ impl Approval {
             && self.automatic_when.is_none_or(|most| {
                 destroyed <= most.max_destroy
                     && changes.replace <= most.max_replace
-                    && changes.invoke == 0
+                    && changes.invoke <= most.max_invoke
             })
     }
 
@@ -184,6 +186,7 @@ mod tests {
             Some(AutomaticWhen {
                 max_destroy,
                 max_replace,
+                max_invoke: 0,
             })
         };
         let changes = |add, destroy, replace| Changes {
@@ -198,6 +201,10 @@ mod tests {
             other_state: true,
             ..changes(1, 0, 0)
         };
+        let invokes = AutomaticWhen {
+            max_invoke: 1,
+            ..AutomaticWhen::default()
+        };
         let rows = [
             (Manual, None, changes(1, 0, 0), false),
             (Manual, bounds(9, 9), changes(1, 0, 0), false),
@@ -210,6 +217,7 @@ mod tests {
             (Automatic, bounds(1, 1), changes(1, 3, 1), false),
             (Automatic, None, invoking, true),
             (Automatic, bounds(9, 9), invoking, false),
+            (Automatic, Some(invokes), invoking, true),
             (Automatic, None, unread, false),
             (Automatic, bounds(9, 9), unread, false),
             (Automatic, None, elsewhere, false),

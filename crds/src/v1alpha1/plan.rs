@@ -79,8 +79,8 @@ pub struct Changes {
     /// Actions that are invoked (Terraform 1.14 and later).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub invoke: u32,
-    /// Whether the agent could not read the plan file, for example because it is encrypted. All figures are then what the tool printed,
-    /// and a person has to approve the plan, whatever the mode.
+    /// Whether the agent could not read the plan file, for example because it is encrypted: all figures are then what the tool printed.
+    /// Also set where the plan has parts that the agent does not know. A person has to approve such a plan, whatever the mode.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
     /// Whether its state is another than that of the last apply of this stack and workspace, or empty. A person has to approve the plan,
@@ -95,9 +95,15 @@ const fn is_zero(count: &u32) -> bool {
 }
 
 impl Changes {
-    /// Operations on resources that an apply performs. A replacement counts in `add` and `destroy`.
+    /// Operations whose ends an apply reports. A replacement counts in `add` and `destroy`. The tools report no import, forget or
+    /// move.
     pub const fn operations(&self) -> u32 {
-        self.add + self.change + self.destroy + self.forget + self.import
+        self.add + self.change + self.destroy + self.invoke
+    }
+
+    /// Changes of the state that the tools make without a report: imports, forgets, moves, outputs, and what drifted.
+    pub const fn is_silent(&self) -> bool {
+        (self.import | self.forget | self.moved | self.outputs | self.drifted) > 0
     }
 
     /// The counts in short: `+2 ~0 -1`, with other counts only when they are not 0; at most 200 characters.

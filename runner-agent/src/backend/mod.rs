@@ -94,6 +94,11 @@ impl Backend {
         BackendType::of(&self.kind).locks(&self.config, is_set)
     }
 
+    /// Whether a refusal of the lock has the facts of its holder.
+    pub fn names_holder(&self) -> bool {
+        BackendType::of(&self.kind).names_holder
+    }
+
     /// Whether a tool can release a lock of this state by its ID alone.
     pub fn unlocks_by_id(&self, tool: Option<ToolName>) -> bool {
         BackendType::of(&self.kind).unlocks_by_id(tool)

@@ -48,38 +48,30 @@ pub const UNKNOWN: &str = "unknown";
 /// The lock that blocked a step, as described by its holder. `own` is the name of this pod. If an `http` backend reports the lock of
 /// another client, Terraform prints that lock's ID with its own lock info.
 pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
-    if failure.reason != reason::STATE_LOCKED {
+    if failure.reason != reason::STATE_LOCKED || failure.diagnostics.is_empty() {
         return None;
     }
+    // `init` prints errors of backends in the summary alone.
+    let told = || {
+        let first = failure.diagnostics.first().into_iter();
+        first.flat_map(|d| [Some(d.summary.as_str()), d.detail.as_deref()])
+    };
     let field = |name: &str| {
-        let lines = failure
-            .diagnostics
-            .first()
-            .into_iter()
-            .filter_map(|d| d.detail.as_deref())
-            .flat_map(str::lines)
-            .map(str::trim);
+        let lines = told().flatten().flat_map(str::lines).map(str::trim);
         lines
             .filter_map(|line| line.strip_prefix(name))
             .map(|value| value.trim().to_owned())
             .find(|value| !value.is_empty())
     };
     let who = field("Who:").unwrap_or_default();
-    let told = failure
-        .diagnostics
-        .first()
-        .and_then(|d| d.detail.as_deref())
-        .and_then(|detail| {
-            let rest = detail.split_once("already locked: ID=")?.1;
-            Some(
-                rest.split_whitespace()
-                    .next()
-                    .unwrap_or_default()
-                    .to_owned(),
-            )
-        });
+    let named = told().flatten().find_map(|text| {
+        let rest = text.split_once("already locked: ID=")?.1;
+        rest.split_whitespace().next().map(str::to_owned)
+    });
     let mine = who.rsplit_once('@').is_some_and(|(_, host)| host == own);
-    let id = told.or_else(|| field("ID:"))?;
+    let id = named
+        .or_else(|| field("ID:"))
+        .unwrap_or_else(|| UNKNOWN.to_owned());
     if mine {
         return Some(StateLock {
             id: clip(&id, 128),
@@ -100,6 +92,9 @@ pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
 /// The holder of a lock, for people.
 pub fn held_by(lock: &StateLock) -> String {
     match (lock.who.as_str(), &lock.created) {
+        (UNKNOWN | "", _) if lock.id == UNKNOWN => {
+            "the state is locked; its backend does not say by whom".to_owned()
+        }
         (UNKNOWN, _) => format!(
             "the state is locked (lock {}); its backend does not say by whom",
             lock.id

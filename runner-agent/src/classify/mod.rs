@@ -18,7 +18,7 @@ mod rows;
 mod sentence;
 mod terragrunt;
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use crds::{
     Diagnostic, Failure,
@@ -31,7 +31,7 @@ pub use lock::{UNKNOWN, held_by, lock};
 use lock::{lock_owner, unwritable};
 pub use plain::parse;
 use plain::{in_source, last_words};
-pub use rows::{is_disk_full, text};
+pub use rows::{is_disk_full, is_of_backend, text};
 pub use sentence::shorten;
 
 use crate::process::{Exit, RunError};
@@ -45,8 +45,30 @@ pub struct Said {
     pub more: usize,
     /// The last lines that were no JSON events.
     pub tail: Vec<String>,
+    /// Addresses of actions that an apply invoked, with their ends.
+    pub actions: BTreeMap<String, &'static str>,
     /// The working directory relative to the source; empty for the source itself. The tool's file names are relative to it.
     pub below: PathBuf,
+}
+
+/// The end of an action that failed.
+pub const FAILED_ACTION: &str = "failed";
+
+impl Said {
+    /// The invoked actions and their ends, in words.
+    pub fn invoked(&self) -> Option<String> {
+        let all = self.actions.iter();
+        let all: Vec<_> = all.map(|(action, end)| format!("{action} {end}")).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+}
+
+/// Whether a destroy did all that it could, and left nothing but objects that the code wants kept (OpenTofu 1.12).
+pub fn has_forgotten(said: &Said) -> bool {
+    let mut errors = said.diagnostics.iter();
+    said.more == 0
+        && errors.len() > 0
+        && errors.all(|error| error.summary.contains("left behind forgotten instances"))
 }
 
 /// The failure of a command.
@@ -75,7 +97,12 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     for file in errors.iter_mut().filter_map(|error| error.file.as_mut()) {
         *file = in_source(&said.below, file);
     }
-    let (first, class, reason) = decisive(step, exit, &errors, &said.tail);
+    let (first, class, mut reason) = decisive(step, exit, &errors, &said.tail);
+    let action = said.actions.iter().find(|(_, end)| **end == FAILED_ACTION);
+    if action.is_some() && reason == Reason::InvalidConfiguration {
+        // The tool names the place of the action's block.
+        reason = Reason::ApplyFailed;
+    }
     if first < errors.len() {
         errors.swap(0, first);
     }
@@ -121,6 +148,12 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     };
     if let (true, Some(owner)) = (reason == Reason::StateLocked, lock) {
         message = format!("{step} failed: the state is locked {owner}");
+    }
+    if let Some((action, _)) = action {
+        message = format!(
+            "{message}; {action} failed: where it follows the change of an object, no later plan has it; invoke it again by \
+             spec.arguments.plan -invoke={action}, or replace the object by spec.replace"
+        );
     }
     if let Some(directory) = errors.first().and_then(unwritable) {
         let directory = in_source(&said.below, directory);
@@ -214,7 +247,9 @@ fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, Reason)> {
     Some(match reason {
         Reason::StateLocked if !of_tool || !rows::is_of_lock(&error.summary) => return None,
         Reason::StateLocked if unwritable(error).is_some() => (Configuration, generic(step)),
-        Reason::StalePlan | Reason::StateNotSaved if !of_tool => return None,
+        Reason::StalePlan | Reason::StateNotSaved | Reason::LockNotReleased if !of_tool => {
+            return None;
+        }
         Reason::ProviderUnreachable if bare => (class, Reason::BackendUnreachable),
         Reason::VariableInvalid if in_code => (class, Reason::InvalidConfiguration),
         _ => (class, reason),

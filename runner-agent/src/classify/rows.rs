@@ -14,11 +14,15 @@ const NOT_YET: &str = "state data in s3 does not have the expected content";
 
 /// Lower-case texts. The first row with a text that matches decides.
 const ROWS: &[Row] = &[
+    // Before the words of its cause: the lock was lost, or its release failed.
+    Row(Reason::LockNotReleased, "error releasing the state lock"),
+    // The heading of an error about a lock is no sign of a holder: the request itself may have failed.
     Row(
         Reason::StateLocked,
         "lock info:|conditionalcheckfailedexception|state blob is already locked|\
-         already locked by another terraform client|http remote state already locked|\
-         workspace is already locked",
+         state is already locked|http remote state already locked|workspace is already locked|\
+         workspace already locked|already locked for workspace creation|resource temporarily unavailable|\
+         error 412|statuscode: 412",
     ),
     Row(
         Reason::StalePlan,
@@ -71,7 +75,7 @@ const ROWS: &[Row] = &[
     Row(Reason::HostKeyNotKnown, "host key verification failed"),
     Row(
         Reason::Throttled,
-        "429 too many requests|status code: 429|error: 429|requestlimitexceeded|throttlingexception|\
+        "429 too many requests|status code: 429|statuscode: 429|response code: 429|error 429|error: 429|requestlimitexceeded|throttlingexception|\
          throttling:|toomanyrequests|toomanyupdates|rate limit exceeded|slowdown:",
     ),
     Row(
@@ -82,6 +86,11 @@ const ROWS: &[Row] = &[
          unable to authenticate|authentication failed|401 unauthorized|403 forbidden|status code: 401|\
          status code: 403|http response code 401|http response code 403|\
          http remote state endpoint requires auth|http remote state endpoint invalid auth|accessdenied|\
+         statuscode: 401|statuscode: 403|response code: 401|response code: 403|error 401:|error 403:|\
+         accessdenied|xadminusernotfound|invalidtoken|is not authorized to perform|\
+         pq: permission denied|password authentication failed|no pg_hba.conf entry|is forbidden: user|\
+         has asked for the client to provide credentials|authorizationfailure|authorizationpermissionmismatch|\
+         server failed to authenticate the request|\
          required token could not be found|could not read username|could not read password|\
          terminal prompts disabled|permission denied (publickey|invalid_grant",
     ),
@@ -91,12 +100,14 @@ const ROWS: &[Row] = &[
          temporary failure in name resolution|client.timeout exceeded while awaiting headers|\
          context deadline exceeded|network is unreachable|no route to host|unexpected eof|server misbehaving|\
          failed to request discovery document|502 bad gateway|503 service unavailable|504 gateway timeout|\
-         status code: 502|status code: 503|status code: 504|http remote state unexpected status: 5|\
+         status code: 502|status code: 503|status code: 504|status code: 500|statuscode: 500|statuscode: 502|statuscode: 503|statuscode: 504|\
+         error 500:|error 502:|error 503:|error 504:|response code: 5|giving up after|conditionalrequestconflict|\
+         pq: the database system is|too many clients already|remaining connection slots|\
+         terminating connection due to|etcdserver: |server is currently unable to handle the request|\
+         http remote state unexpected status: 5|\
          unexpected http response code 5|the requested url returned error: 5|could not resolve host|\
          ssh_exchange_identification|text file busy|: eof",
     ),
-    // These rows are last: the tool uses the same heading when the lock request itself failed, and then a row above matches the cause.
-    Row(Reason::StateLocked, "error acquiring the state lock"),
 ];
 
 /// Lower-case texts that show an error of the state's backend.
@@ -108,7 +119,8 @@ const OF_BACKEND: &str = "error refreshing state|error acquiring the state lock|
 /// summary.
 const OF_LOCK: &str = "error acquiring the state lock|error releasing the state lock|error locking state|failed to lock|\
     error refreshing state|error loading state|error selecting workspace|the state is already locked|\
-    state blob is already locked|http remote state already locked|workspace is already locked";
+    state blob is already locked|http remote state already locked|workspace is already locked|\
+    already locked for workspace creation|cannot lock workspace";
 
 /// Summaries above an `error_message` of the code.
 const OF_CODE: &str = "Invalid value for variable|Resource precondition failed|Resource postcondition failed|\
@@ -117,6 +129,12 @@ const OF_CODE: &str = "Invalid value for variable|Resource precondition failed|R
 pub(super) fn is_of_lock(summary: &str) -> bool {
     let summary = summary.to_lowercase();
     OF_LOCK.split('|').any(|head| summary.starts_with(head))
+}
+
+/// Whether a text shows an error of the state's backend.
+pub fn is_of_backend(text: &str) -> bool {
+    let text = text.to_lowercase();
+    OF_BACKEND.split('|').any(|needle| text.contains(needle))
 }
 
 pub(super) fn is_of_code(summary: &str) -> bool {
@@ -129,7 +147,7 @@ pub fn text(text: &str) -> Option<(FailureClass, Reason)> {
     let has = |needles: &str| needles.split('|').any(|needle| text.contains(needle));
     let Row(reason, _) = ROWS.iter().find(|Row(_, needles)| has(needles))?;
     Some(match reason {
-        Reason::ProviderUnreachable if has(OF_BACKEND) => {
+        Reason::ProviderUnreachable if is_of_backend(&text) => {
             (FailureClass::Transient, Reason::BackendUnreachable)
         }
         Reason::StateUnreadable if has(NOT_YET) => (FailureClass::Transient, *reason),

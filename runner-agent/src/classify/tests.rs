@@ -68,6 +68,7 @@ fn known_texts_have_class_and_reason() {
                  discovery document: Get \"https://…\": dial tcp: lookup registry.opentofu.org: no such host",
                 "Failed to install provider|Error while installing hashicorp/aws: net/http: TLS handshake timeout",
                 "Invalid provider registry host|The host is up: 503 Service Unavailable returned from it",
+                "Failed to download module|Could not download module \"m\" (main.tf:1) source code from \"http://s/m.zip\": bad response code: 503",
             ],
         ),
         (
@@ -78,6 +79,18 @@ fn known_texts_have_class_and_reason() {
                 "Error acquiring the state lock|Error message: Failed to make LOCK HTTP request: dial tcp 127.0.0.1:9: connect: \
                  connection refused",
                 "Failed to get existing workspaces: operation error S3: Get \"http://s3\": dial tcp: connection refused",
+                // AWS's SDK v2, OpenTofu 1.12.6 and Terraform 1.11.4 with versitygw; the lock's request under the heading of a lock.
+                "Error refreshing state|operation error S3: GetObject, https response error StatusCode: 503, RequestID: , HostID: , api error \
+                 ServiceUnavailable: x",
+                "Error acquiring the state lock|Error message: operation error S3: PutObject, exceeded maximum number of attempts, 3, https \
+                 response error StatusCode: 500, RequestID: x, api error InternalError: y",
+                "Error acquiring the state lock|Error message: operation error S3: PutObject, https response error StatusCode: 409, api error \
+                 ConditionalRequestConflict: z",
+                "Error acquiring the state lock|Error message: Failed to make LOCK HTTP request: LOCK http://s/a giving up after 3 attempt(s)",
+                "Error refreshing state: Failed to get state: GET http://s/a giving up after 3 attempt(s)",
+                "Error loading state|failed to lock state in Postgres: pq: the database system is starting up",
+                "Error acquiring the state lock|Error message: etcdserver: request timed out",
+                "Error refreshing state|googleapi: Error 503: Backend Error, backendError",
             ],
         ),
         (
@@ -86,6 +99,8 @@ fn known_texts_have_class_and_reason() {
             &[
                 "creating EC2 Instance|api error RequestLimitExceeded: Request limit exceeded.",
                 "Error|app.terraform.io: 429 Too Many Requests",
+                "Failed to download module|source code from \"http://s/m.zip\": bad response code: 429",
+                "Error refreshing state|operation error S3: GetObject, https response error StatusCode: 429, api error TooManyRequests: x",
             ],
         ),
         (
@@ -95,6 +110,16 @@ fn known_texts_have_class_and_reason() {
                 "error configuring S3 Backend|no valid credential sources for S3 Backend found.",
                 "reading EC2 VPC|api error ExpiredToken: The security token included in the request is expired",
                 "Failed to get existing workspaces|HTTP remote state endpoint requires auth",
+                "Error acquiring the state lock|Error message: operation error S3: PutObject, https response error StatusCode: 403, api error \
+                 AccessDenied: Access Denied.",
+                "Failed to get existing workspaces: operation error S3: ListObjectsV2, https response error StatusCode: 404, api error \
+                 XAdminUserNotFound: x",
+                "Error loading state|pq: permission denied for schema public",
+                "Failed to get existing workspaces|pq: password authentication failed for user \"u\"",
+                "Error loading state|secrets is forbidden: User \"u\" cannot list resource \"secrets\" in API group \"\" in the namespace \"n\"",
+                "Error acquiring the state lock|Error message: leases.coordination.k8s.io \"l\" is forbidden: User \"u\" cannot get resource",
+                "Failed to get existing workspaces|containers.Client#ListBlobs: 403 Server failed to authenticate the request: AuthorizationFailure",
+                "Failed to download module|source code from \"http://s/m.zip\": bad response code: 401",
                 "Failed to download module|fatal: could not read Username for 'https://git.example.com': terminal prompts disabled",
             ],
         ),
@@ -104,6 +129,10 @@ fn known_texts_have_class_and_reason() {
             &[
                 "Error acquiring the state lock|Error message: resource temporarily unavailable",
                 "Error locking state|HTTP remote state already locked: ID=1",
+                "Error acquiring the state lock|Error message: Workspace is already locked: default",
+                "Error loading state: Already locked for workspace creation: default",
+                "Error acquiring the state lock|Error message: writing \"gs://b/default.tflock\" failed: googleapi: Error 412: x, conditionNotMet",
+                "Error loading state|the state is already locked by another tofu client",
             ],
         ),
         (
@@ -446,6 +475,83 @@ fn lock_names_its_holder() {
         ("l9", "unknown", None)
     );
     assert_eq!(lock(&Reason::Throttled.failure("x"), "a"), None);
+}
+
+#[test]
+fn lock_in_a_summary_alone_names_its_holder() {
+    // The words of the kubernetes backend at `init`, OpenTofu 1.12.6.
+    let words = "Error loading state: the state is already locked by another tofu client\nLock Info:\n  ID:        l1\n  Who:       \
+                 pawl@net-2xbdf-a1\n";
+    let failure = of("init", vec![diagnostic(words, "", None)]);
+    assert_is(&failure, StateLocked, reason::STATE_LOCKED, words);
+    let lock = lock(&failure, "net-2xbdf-a2").unwrap();
+    assert_eq!(
+        (lock.id.as_str(), lock.who.as_str()),
+        ("l1", "pawl@net-2xbdf-a1")
+    );
+}
+
+#[test]
+fn heading_of_a_lock_is_no_holder() {
+    // MinIO refuses `encrypt` without KMS.
+    let words = "Error message: operation error S3: PutObject, https response error StatusCode: 501, api error NotImplemented: x";
+    let told = diagnostic("Error acquiring the state lock", words, None);
+    let failure = of("plan", vec![told]);
+    assert_is(&failure, Configuration, reason::PLAN_FAILED, words);
+    assert_eq!(lock(&failure, "a"), None);
+    // The lock's object was taken by another client meanwhile.
+    let words = "Error message: operation error S3: GetObject, https response error StatusCode: 404, NoSuchKey: x";
+    let told = diagnostic("Error releasing the state lock", words, None);
+    assert_is(
+        &of("apply", vec![told]),
+        Transient,
+        reason::LOCK_NOT_RELEASED,
+        words,
+    );
+}
+
+#[test]
+fn failed_action_is_no_code_error() {
+    // Terraform 1.14.3: an action after an update fails.
+    let told = diagnostic(
+        "Error when invoking action",
+        "exit status 1",
+        Some(("main.tf", 21)),
+    );
+    let mut said = Said {
+        diagnostics: vec![told],
+        ..Said::default()
+    };
+    said.actions
+        .insert("action.acting_call.purge".into(), FAILED_ACTION);
+    let f = failure("apply", FAILED, &said);
+    assert_is(&f, Configuration, reason::APPLY_FAILED, "");
+    assert!(
+        f.message.contains("action.acting_call.purge failed: ")
+            && f.message.contains("-invoke=action.acting_call.purge"),
+        "{}",
+        f.message
+    );
+}
+
+#[test]
+fn only_a_destroy_with_kept_objects_has_forgotten() {
+    // OpenTofu 1.12.6.
+    let forgotten = || {
+        diagnostic(
+            "Destroy was successful but left behind forgotten instances",
+            "As requested, OpenTofu has not deleted some remote objects",
+            None,
+        )
+    };
+    let of = |diagnostics| {
+        has_forgotten(&Said {
+            diagnostics,
+            ..Said::default()
+        })
+    };
+    assert!(of(vec![forgotten()]));
+    assert!(!of(vec![forgotten(), diagnostic("other", "", None)]) && !of(vec![]));
 }
 
 #[test]

@@ -188,8 +188,24 @@ impl PhaseRunner {
         Ok(backend.kind)
     }
 
-    /// Runs a command of the tool. Any exit code other than 0 is a failure.
+    /// Runs a command of the tool, once the state is not locked. Any exit code other than 0 is a failure.
     pub(super) async fn tool_step(
+        &self,
+        shell: &Shell,
+        name: &'static str,
+        args: &[&str],
+        notices: &Notices,
+    ) -> Result<Said, Failure> {
+        loop {
+            match self.tool_once(shell, name, args, notices).await {
+                Err(failure) => self.wait_for_lock(shell, name, failure, notices).await?,
+                Ok(said) => return Ok(said),
+            }
+        }
+    }
+
+    /// The same, and a locked state is a failure.
+    pub(super) async fn tool_once(
         &self,
         shell: &Shell,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! Waits for a locked state: `plan` and `apply` report the holder, and release a lock if the controller confirms that an ended
+//! Waits for a locked state: `init`, `plan` and `apply` report the holder, and release a lock if the controller confirms that an ended
 //! process of Pawl left it. No other lock is ever released.
 
 use std::time::Duration;
@@ -91,8 +91,15 @@ impl PhaseRunner {
     }
 
     /// Names the holder of a managed state's lock from the datastore's response, since for an `http` backend the tools print only
-    /// the ID.
+    /// the ID. Some backends name the refused client in place of the holder.
     fn named(&self, shell: &Shell, lock: StateLock) -> StateLock {
+        if Backend::read(&shell.stack).is_ok_and(|backend| !backend.names_holder()) {
+            return StateLock {
+                id: classify::UNKNOWN.to_owned(),
+                who: classify::UNKNOWN.to_owned(),
+                ..StateLock::default()
+            };
+        }
         let Some(remote) = self.remote.as_ref().filter(|_| shell.managed) else {
             return lock;
         };
@@ -119,15 +126,12 @@ impl PhaseRunner {
                     failure("the lock of the managed state cannot be released", &trouble)
                 })
             }
-            None => self
-                .tool_step(
-                    shell,
-                    "force-unlock",
-                    &["force-unlock", "-force", &lock.id],
-                    notices,
-                )
-                .await
-                .map(drop),
+            None => {
+                let args = ["force-unlock", "-force", &lock.id];
+                self.tool_once(shell, "force-unlock", &args, notices)
+                    .await
+                    .map(drop)
+            }
         };
         match released {
             Ok(()) => {
