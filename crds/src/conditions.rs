@@ -2,10 +2,10 @@
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
-    jiff::Timestamp,
+    jiff::{SignedDuration, Timestamp},
 };
 
-use crate::{text::clip, whole_seconds};
+use crate::{FailureClass, text::clip, whole_seconds};
 
 /// A plan was made.
 pub const PLANNED: &str = "Planned";
@@ -101,6 +101,34 @@ fn plain(type_: &str, status: &str) -> &'static str {
         _ => "the run has not ended",
     }
 }
+
+/// A message that ends in the next step, within the bound of a condition's message. A step that does not fit is left out: half a command is
+/// none, and `nextStep` has the whole.
+pub fn with_step(message: &str, step: Option<&str>) -> String {
+    let Some(step) = step.filter(|step| step.chars().count() <= 400) else {
+        return clip(message, 512);
+    };
+    let room = 511 - STEP.len() - step.chars().count();
+    format!("{}{STEP}{step}", clip(message, room))
+}
+
+/// The message without the next step of [`with_step`].
+pub fn without_step(message: &str) -> &str {
+    message
+        .split_once(STEP)
+        .map_or(message, |(message, _)| message)
+}
+
+/// From when a repository's failure counts against a commit that is known: a fault at once, since it does not pass, an outage after an hour.
+pub fn counts_from(class: FailureClass, since: Timestamp) -> Timestamp {
+    if class == FailureClass::Transient {
+        since + SignedDuration::from_hours(1)
+    } else {
+        since
+    }
+}
+
+const STEP: &str = "; next step: ";
 
 /// The status of a condition: `Some(true)`, `Some(false)`, or `None` when it is Unknown or missing.
 pub fn status(conditions: &[Condition], type_: &str) -> Option<bool> {

@@ -25,7 +25,8 @@
 //!
 //! The controller reads `GET /v1/namespaces/NS/uids/UID/attempts/N/objects/result`, `…/attempts/N/journal` (a
 //! [`crate::Journal`], compared with the run's managed state), `…/attempts/N/log` (a [`LogStand`]),
-//! `GET /v1/namespaces/NS/uids/UID/claim`, and sends `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
+//! `GET /v1/namespaces/NS/uids/UID/claim`, `…/source/RUN` (whether the revision of that run's repository is stored; 404 [`SOURCE_NOT_READY`], and it is
+//! wanted from then on), and sends `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
 //!
 //! `controller sources` writes the snapshots of repositories, below [`snapshots_path`]:
 //!

@@ -244,6 +244,9 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
                             world.data.bundles.retain(|(of, _), _| *of != uid);
                             return Ok(Vec::new());
                         }
+                        if parts.get(6).is_some_and(|part| part == "source") {
+                            return Ok(Vec::new());
+                        }
                         let attempt = parts
                             .get(7)
                             .and_then(|number| number.parse().ok())

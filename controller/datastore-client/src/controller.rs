@@ -117,6 +117,20 @@ impl Datastore {
             .is_some_and(|stand: LogStand| stand.whole))
     }
 
+    /// Whether the revision of a run's repository is stored. From then on `controller sources` stores it.
+    ///
+    /// # Errors
+    /// `SourceNotReady`, `RepositoryNotAllowed`; when the datastore does not answer.
+    pub async fn source_is_stored(
+        &self,
+        namespace: &str,
+        uid: &str,
+        run: &str,
+    ) -> Result<(), RequestError> {
+        let path = format!("/v1/namespaces/{namespace}/uids/{uid}/source/{run}");
+        sorted(self.send(Method::GET, &path).await?).await.map(drop)
+    }
+
     /// Deletes the bundles of a run.
     ///
     /// # Errors

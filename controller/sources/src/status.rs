@@ -62,84 +62,99 @@ pub fn next(
         .iter()
         .filter_map(|(name, seen)| reference(old, name, seen, &step, now))
         .collect();
+    let failing: Vec<_> = refs
+        .iter()
+        .filter_map(|known| Some((&known.name, known.failure.as_ref()?)))
+        .collect();
+    let next_step = match (&look.failed, failing.first()) {
+        (Some(problem), _) => Some(clip(&step(problem), 1000)),
+        (None, failing) => failing.map(|(_, failure)| failure.next_step.clone()),
+    };
+    let failing: Vec<_> = failing
+        .iter()
+        .map(|(name, failure)| format!("{name} ({})", failure.reason))
+        .collect();
     let mut status = TerraformRepositoryStatus {
         observed_generation: look.generation,
         conditions: old.conditions.clone(),
+        next_step,
         refs,
         last_handled_reconcile: look.request.clone(),
     };
-    let mut set = |type_: &str, is: bool, reason: &str, message: &str| {
-        conditions::set(
-            &mut status.conditions,
-            type_,
-            Some(is),
-            reason,
-            message,
-            look.generation,
-            now,
-        );
+    let (is, reason, message) = match &look.failed {
+        None => (true, ANSWERED, "the last check was answered".to_owned()),
+        Some(problem) => {
+            let message = conditions::with_step(&problem.message, status.next_step.as_deref());
+            (false, problem.reason.as_str(), message)
+        }
     };
-    match &look.failed {
-        None => set(
-            conditions::SYNCED,
+    conditions::set(
+        &mut status.conditions,
+        conditions::SYNCED,
+        Some(is),
+        reason,
+        &message,
+        look.generation,
+        now,
+    );
+    // A failed ref concerns the layers that name it, and their conditions report it.
+    let down = look.failed.as_ref().filter(|problem| {
+        let last = old
+            .conditions
+            .iter()
+            .find(|c| c.type_ == conditions::SYNCED);
+        let since = last
+            .filter(|last| last.status == "False" && last.reason != SUSPENDED)
+            .map_or(now, |last| last.last_transition_time.0);
+        let is_known = |name: &str| status.refs.iter().any(|known| known.name == name);
+        !look.refs.iter().all(|(name, _)| is_known(name))
+            || conditions::counts_from(problem.class(), since) <= now
+    });
+    let (is, reason, message) = if let Some(problem) = down {
+        let message = conditions::with_step(&problem.message, status.next_step.as_deref());
+        (false, problem.reason.as_str(), message)
+    } else if look.beyond > 0 {
+        let message = format!(
+            "{} refs beyond the limit of {MAX_REFS} are not followed",
+            look.beyond
+        );
+        (false, crds::reason::INVALID_SPEC, message)
+    } else if !failing.is_empty() {
+        let message = format!(
+            "it answers; these refs have no newer commit for their layers: {}",
+            failing.join(", ")
+        );
+        (
             true,
             ANSWERED,
-            "the last check was answered",
-        ),
-        Some(problem) => set(
-            conditions::SYNCED,
-            false,
-            problem.reason.as_str(),
-            &said(&problem.message, &step(problem)),
-        ),
-    }
-    let failing = status
-        .refs
-        .iter()
-        .find_map(|known| Some((&known.name, known.failure.as_ref()?)));
-    let unknown = look
-        .refs
-        .iter()
-        .find(|(name, _)| !status.refs.iter().any(|known| known.name == *name));
-    match (failing, unknown, &look.failed) {
-        (_, Some((name, _)), Some(problem)) => {
-            set(
-                conditions::READY,
-                false,
-                problem.reason.as_str(),
-                &said(&format!("{name}: {}", problem.message), &step(problem)),
-            );
-        }
-        (Some((name, failure)), ..) => {
-            let message = said(&format!("{name}: {}", failure.message), &failure.next_step);
-            let reason = failure.reason.clone();
-            set(conditions::READY, false, &reason, &message);
-        }
-        _ if look.beyond > 0 => {
-            let message = format!(
-                "{} refs beyond the limit of {MAX_REFS} are not followed",
-                look.beyond
-            );
-            set(
-                conditions::READY,
-                false,
-                crds::reason::INVALID_SPEC,
-                &message,
-            );
-        }
-        _ if look.refs.is_empty() => set(
-            conditions::READY,
+            conditions::with_step(&message, status.next_step.as_deref()),
+        )
+    } else if look.refs.is_empty() {
+        (
             true,
             REFS_KNOWN,
-            "no layer names a ref of it yet",
-        ),
-        _ => set(
-            conditions::READY,
+            "no layer names a ref of it yet".to_owned(),
+        )
+    } else {
+        (
             true,
             REFS_KNOWN,
-            "every ref that a layer names is known",
-        ),
-    }
+            "every ref that a layer names is known".to_owned(),
+        )
+    };
+    conditions::set(
+        &mut status.conditions,
+        conditions::READY,
+        Some(is),
+        reason,
+        &message,
+        look.generation,
+        now,
+    );
+    // `kubectl describe` prints conditions in this order.
+    status
+        .conditions
+        .sort_by_key(|c| c.type_ != conditions::READY);
     status
 }
 
@@ -154,6 +169,7 @@ pub fn suspended(
     };
     let message =
         "spec.suspend is true: its refs are not checked, and its layers keep their commits";
+    status.next_step = None;
     conditions::set(
         &mut status.conditions,
         conditions::SYNCED,
@@ -217,12 +233,6 @@ fn reference(
             })
         }
     }
-}
-
-/// Error and next step, within the bound of a condition's message.
-fn said(message: &str, step: &str) -> String {
-    let step = clip(step, 300);
-    format!("{}; {step}", clip(message, 505 - step.chars().count()))
 }
 
 #[cfg(test)]
@@ -347,7 +357,7 @@ mod tests {
             (failure.class, failure.times, failure.since.0),
             (FailureClass::Configuration, 1, at(300))
         );
-        assert_eq!(reason(&second, "Ready"), ("False", "RevisionNotFound"));
+        assert_eq!(reason(&second, "Ready"), ("True", "Answered"));
         assert_eq!(reason(&second, "Synced"), ("True", "Answered"));
         let ready = &second
             .conditions
@@ -356,7 +366,8 @@ mod tests {
             .unwrap()
             .message;
         assert!(
-            ready.starts_with("dev: there is none; push the ref"),
+            ready.contains("for their layers: dev (RevisionNotFound)")
+                && second.next_step.is_some(),
             "{ready}"
         );
         assert_eq!(
@@ -425,6 +436,33 @@ mod tests {
             0,
         );
         assert_eq!(reason(&many, "Ready"), ("False", "InvalidSpec"));
+    }
+
+    #[test]
+    fn repository_is_unready_after_an_hours_outage_or_a_refusal() {
+        let known = after(
+            &TerraformRepositoryStatus::default(),
+            &look(&[("main", seen("a"))]),
+            0,
+        );
+        let down = |reason| Look {
+            failed: Some(Problem::new(reason, "no")),
+            ..look(&[("main", Seen::Unseen)])
+        };
+        let away = after(&known, &down(Reason::SourceUnreachable), 10);
+        let later = after(&away, &down(Reason::SourceUnreachable), 3609);
+        assert_eq!(reason(&later, "Ready"), ("True", "RefsKnown"));
+        let long = after(&later, &down(Reason::SourceUnreachable), 3610);
+        assert_eq!(reason(&long, "Ready"), ("False", "SourceUnreachable"));
+        let refused = after(&known, &down(Reason::SecretForbidden), 10);
+        assert_eq!(reason(&refused, "Ready"), ("False", "SecretForbidden"));
+        let step = refused.next_step.unwrap();
+        assert!(refused.conditions[0].message.ends_with(&step), "{step}");
+        let back = after(&long, &look(&[("main", Seen::Same)]), 4000);
+        assert_eq!(
+            (reason(&back, "Ready"), back.next_step.clone()),
+            (("True", "RefsKnown"), None)
+        );
     }
 
     #[test]

@@ -36,11 +36,11 @@ impl Frozen {
     pub fn next_step(&self) -> String {
         match self {
             Self::Whole => {
-                "ask the operator of Pawl why, and when controller.freeze is off again the run goes on by itself".into()
+                "ask the operator of Pawl why; when controller.freeze is off again, all that waits goes on by itself".into()
             }
             Self::Namespace(name) => {
                 format!(
-                    "see who froze the namespace, and why; then the run goes on by itself: kubectl annotate namespace {name} {}-",
+                    "kubectl annotate namespace {name} {}-",
                     names::FREEZE
                 )
             }

@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 
 use crds::{DeletionPolicy, Remediation, RunResult, reason};
 
-use super::{next::Next, situation::Situation};
+use super::{next::Next, observed::Namespace, run_summary::Stage, situation::Situation};
 
 /// The layer matches its code, as far as the last run showed.
 pub(super) const READY: &str = "Ready";
@@ -77,6 +77,9 @@ pub(super) fn plan_up_to_date(s: &Situation<'_>, now: Timestamp) -> Verdict {
 pub(super) fn commit_planned(s: &Situation<'_>) -> Verdict {
     match &s.wanted {
         Err(hold) => Verdict::new(None::<bool>, hold.reason, hold.message.as_str()),
+        Ok(_) if let Some(fault) = &s.fault => {
+            Verdict::new(None::<bool>, fault.reason, fault.message.as_str())
+        }
         Ok(wanted) if s.is_planned() => Verdict::new(
             true,
             reason::COMMIT_PLANNED,
@@ -125,6 +128,30 @@ pub(super) fn apply_up_to_date(s: &Situation<'_>) -> Verdict {
 
 /// `Ready`, and whether the layer is stalled.
 pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
+    let (verdict, stalled) = unfrozen(s, next);
+    // A freeze is in the way of what would begin, and of nothing else.
+    let begins = match s.facts.current.map(|run| run.stage) {
+        Some(Stage::Planning | Stage::Applying | Stage::Ended) => false,
+        Some(Stage::NotBegun | Stage::Waiting | Stage::Approved) => true,
+        None => verdict.reason == reason::PLAN_NEEDED || verdict.reason == reason::RETRYING,
+    };
+    match &s.o.namespace {
+        Namespace::Frozen(why)
+            if begins && verdict.holds != Some(true) && s.wanted.is_ok() && !s.o.is_deleted() =>
+        {
+            let waits = next.waits_for.as_deref().unwrap_or(&verdict.message);
+            let message = if s.facts.current.is_some() {
+                format!("{why}; {waits}")
+            } else {
+                why.to_string()
+            };
+            (Verdict::new(false, reason::FROZEN, message), false)
+        }
+        _ => (verdict, stalled),
+    }
+}
+
+fn unfrozen(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
     let waits = next.waits_for.clone().unwrap_or_default();
     let not = |reason, message: String| (Verdict::new(false, reason, message), false);
     let stalled = |reason, message: String| (Verdict::new(false, reason, message), true);
@@ -141,15 +168,24 @@ pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
     if let Err(hold) = &s.wanted {
         return (
             Verdict::new(false, hold.reason, hold.message.as_str()),
-            hold.next_step.is_some(),
+            hold.stalled,
         );
+    }
+    let rests = s.facts.current.is_none() || s.is_planned() && s.is_settled();
+    if let Some(fault) = s
+        .fault
+        .as_ref()
+        .filter(|_| rests && s.facts.pending.is_none())
+    {
+        let verdict = Verdict::new(false, fault.reason, fault.message.as_str());
+        return (verdict, fault.stalled);
     }
     if next.refused {
         return stalled(reason::RUN_REFUSED, waits);
     }
     if let Some(failures) = s.failed().filter(|_| s.facts.pending.is_none()) {
         let run = s.o.named(&failures.run, failures.uid.as_deref());
-        let failed = format!("{run} failed: {}", failures.reason);
+        let failed = failed_text(&run, failures);
         return match &failures.retry_at {
             Some(at) => not(
                 reason::RETRYING,
@@ -208,6 +244,17 @@ pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
     }
 }
 
+/// A failed run with the beginning of its error.
+pub(super) fn failed_text(run: &str, failures: &crds::LayerFailures) -> String {
+    let message = failures.message.as_deref().unwrap_or_default();
+    let error = if message.is_empty() {
+        String::new()
+    } else {
+        format!(": {message}")
+    };
+    format!("{run} failed ({}){error}", failures.reason)
+}
+
 /// `Reconciling`: the layer makes progress without a person. A drift check does not count, or health would flap with each one.
 pub(super) fn reconciling(
     s: &Situation<'_>,
@@ -215,12 +262,12 @@ pub(super) fn reconciling(
     ready: &Verdict,
     stalled: bool,
 ) -> Verdict {
-    let moves = ready.holds != Some(true) && !stalled && s.facts.pending.is_none() && {
+    let waits = stalled || ready.reason == reason::FROZEN || s.facts.pending.is_some();
+    let moves = ready.holds != Some(true) && !waits && {
         let works = s.facts.current.is_some() || next.made.is_some();
-        let comes = matches!(
-            ready.reason,
-            reason::NO_REVISION | reason::RETRYING | reason::PLAN_NEEDED
-        );
+        let hold = s.wanted.as_ref().err().or(s.fault.as_ref());
+        let comes = hold.is_some_and(|hold| hold.reason == ready.reason)
+            || matches!(ready.reason, reason::RETRYING | reason::PLAN_NEEDED);
         works || comes || s.o.is_deleted() && next.step.is_none()
     };
     let message = if moves {

@@ -8,6 +8,7 @@ use kube::ResourceExt as _;
 use crds::{DeletionPolicy, RunResult, TerraformLayerStatus, names};
 
 use super::{
+    conditions::failed_text,
     decision::{Action, Decision},
     deletion,
     next::{Next, approval_of, held_up, plan_command, resumes, supersede},
@@ -82,7 +83,7 @@ pub fn decide(o: &Observed, now: Timestamp) -> Decision {
         .failed()
         .and_then(|failures| failures.retry_at.as_ref())
         .map(|at| at.0);
-    let requeue = [next.at, check, retry, expires]
+    let requeue = [next.at, check, retry, expires, s.fault_at]
         .into_iter()
         .flatten()
         .filter(|at| *at > now)
@@ -173,6 +174,19 @@ fn under_way(s: &Situation<'_>, run: &RunSummary, wanted: &Wanted) -> Next {
 }
 
 fn at_work(s: &Situation<'_>, run: &RunSummary) -> Next {
+    let mut next = unhindered(s, run);
+    if let Namespace::Frozen(why) = &s.o.namespace
+        && matches!(
+            run.stage,
+            Stage::NotBegun | Stage::Waiting | Stage::Approved
+        )
+    {
+        next.step = Some(why.next_step());
+    }
+    next
+}
+
+fn unhindered(s: &Situation<'_>, run: &RunSummary) -> Next {
     match &s.facts.pending {
         Some(pending) => approval_of(s, pending),
         None if run.stage == Stage::Approved => Next {
@@ -196,6 +210,13 @@ fn due(s: &Situation<'_>, wanted: &Wanted, now: Timestamp) -> Next {
 /// No run is in progress, and none is due.
 fn waits(s: &Situation<'_>) -> Next {
     let layer = &s.o.layer;
+    if let Some(fault) = &s.fault {
+        return Next {
+            waits_for: Some(fault.message.clone()),
+            step: fault.next_step.clone(),
+            ..Next::default()
+        };
+    }
     if let Some(failures) = s.failed() {
         let namespace = layer.namespace().unwrap_or_default();
         let describe = format!(
@@ -204,7 +225,7 @@ fn waits(s: &Situation<'_>) -> Next {
             failures.run
         );
         let run = s.o.named(&failures.run, failures.uid.as_deref());
-        let failed = format!("{run} failed ({})", failures.reason);
+        let failed = failed_text(&run, failures);
         return match &failures.retry_at {
             Some(at) => Next {
                 waits_for: Some(format!("the next retry at {}: {failed}", at.0)),

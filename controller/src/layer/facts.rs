@@ -233,7 +233,7 @@ fn said(run: &RunSummary) -> String {
         Some(result @ (RunResult::Failed | RunResult::Indeterminate)) => {
             format!(
                 "{result} {}",
-                run.failure.as_ref().map_or("", |(_, reason)| reason)
+                run.failure.as_ref().map_or("", |(_, reason, _)| reason)
             )
         }
         Some(result) => format!("{result} {summary}"),

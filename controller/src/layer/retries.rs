@@ -43,22 +43,28 @@ pub(super) fn after(
     before: Option<&LayerFailures>,
     max_retries: u32,
 ) -> Option<LayerFailures> {
-    let (class, reason) = match run.result? {
-        RunResult::Failed => run
-            .failure
-            .clone()
-            .unwrap_or((FailureClass::Internal, reason::AGENT_FAULT.into())),
+    let none = Box::<str>::default;
+    let (class, reason, message) = match run.result? {
+        RunResult::Failed => run.failure.clone().unwrap_or((
+            FailureClass::Internal,
+            reason::AGENT_FAULT.into(),
+            none(),
+        )),
         // The outcome is unknown: a person has to check before any retry.
-        RunResult::Indeterminate => (FailureClass::Internal, reason::APPLY_UNCONFIRMED.into()),
+        RunResult::Indeterminate => (
+            FailureClass::Internal,
+            reason::APPLY_UNCONFIRMED.into(),
+            none(),
+        ),
         // A person cancelled it.
         RunResult::Canceled if !run.has_planned() && !run.superseded => {
-            (FailureClass::Policy, CANCELED.into())
+            (FailureClass::Policy, CANCELED.into(), none())
         }
         // A stopped destroy leaves no plan that the layer remembers.
         result @ (RunResult::Rejected | RunResult::Expired | RunResult::Canceled)
             if run.operation == Operation::Destroy && !run.superseded =>
         {
-            (FailureClass::Policy, result.as_str().into())
+            (FailureClass::Policy, result.as_str().into(), none())
         }
         _ => return None,
     };
@@ -76,6 +82,7 @@ pub(super) fn after(
         run: run.name.to_string(),
         uid: Some(run.uid.to_string()),
         reason: reason.to_string(),
+        message: (!message.is_empty()).then(|| message.to_string()),
         content: run.content.to_string(),
         settings: run.settings.to_string(),
         at: whole_seconds(run.at()),

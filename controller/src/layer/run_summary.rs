@@ -4,7 +4,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
-use crds::{FailureClass, Operation, Phase, RunResult, TerraformRun, Trigger, approval, names};
+use crds::{
+    FailureClass, Operation, Phase, RunResult, TerraformRun, Trigger, approval, names, text::clip,
+};
 
 /// Prefix of the cancel reason when a layer withdraws its own run. A withdrawn run is planned again at once; one that a person cancelled is
 /// not.
@@ -56,8 +58,8 @@ pub struct RunSummary {
     pub result: Option<RunResult>,
     pub ended_at: Option<Timestamp>,
     pub plan: Option<PlanSummary>,
-    /// Failure class and reason, if it ended with a failure.
-    pub failure: Option<(FailureClass, Box<str>)>,
+    /// Class, reason and the beginning of its error, if it ended with a failure.
+    pub failure: Option<(FailureClass, Box<str>, Box<str>)>,
     /// Its layer withdrew it.
     pub superseded: bool,
     pub deleting: bool,
@@ -81,7 +83,7 @@ impl RunSummary {
         let stage = stage(run);
         let plan = status
             .and_then(|status| status.plan.as_ref())
-            .filter(|_| stage != Stage::Planning)
+            .filter(|_| !matches!(stage, Stage::NotBegun | Stage::Planning))
             .map(|plan| PlanSummary {
                 at: plan
                     .created_at
@@ -114,7 +116,10 @@ impl RunSummary {
                 .and_then(|status| status.completion_time.as_ref())
                 .map(|at| at.0),
             plan,
-            failure: failure.map(|failure| (failure.class, failure.reason.as_str().into())),
+            failure: failure.map(|failure| {
+                let message = clip(&failure.message, 240).into();
+                (failure.class, failure.reason.as_str().into(), message)
+            }),
             superseded: annotation(names::CANCEL).starts_with(SUPERSEDED),
             deleting: run.metadata.deletion_timestamp.is_some(),
         };
@@ -216,7 +221,8 @@ fn stage(run: &TerraformRun) -> Stage {
                 Stage::Waiting
             }
         }
-        _ if status.attempt.is_none() => Stage::NotBegun,
+        // Its pod may wait for a node, an image or an account for minutes.
+        None | Some(Phase::Pending) => Stage::NotBegun,
         _ => Stage::Planning,
     }
 }

@@ -4,7 +4,10 @@ use jiff::Timestamp;
 
 use kube::ResourceExt as _;
 
-use crds::{DeletionPolicy, Remediation, RemediationStrategy, TerraformLayer, names, reason};
+use crds::{
+    DeletionPolicy, FailureClass, Reason, Remediation, RemediationStrategy, TerraformLayer,
+    conditions, names, reason,
+};
 
 use super::{drift::Check, facts::Facts, observed::Observed, template::Effective};
 
@@ -18,6 +21,10 @@ pub(super) struct Situation<'a> {
     pub(super) facts: Facts<'a>,
     /// The content to plan, or why none can be planned.
     pub(super) wanted: Result<Wanted, Hold>,
+    /// Why the repository gives no newer commit to a layer that has one.
+    pub(super) fault: Option<Hold>,
+    /// When the repository's failure counts as a fault.
+    pub(super) fault_at: Option<Timestamp>,
     /// When drift is checked; `None` if never, or not now.
     pub(super) check: Result<Option<Timestamp>, String>,
 }
@@ -37,16 +44,33 @@ pub(super) struct Hold {
     /// One word, from `crds::reason`.
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// The next step, for people; `None` if waiting is enough.
+    /// The next step, for people.
     pub(super) next_step: Option<String>,
+    /// It does not pass by itself.
+    pub(super) stalled: bool,
+}
+
+/// The failure of a repository, as it concerns a layer.
+struct Failure {
+    hold: Hold,
+    /// When it counts against a commit that is known; `None`: never.
+    from: Option<Timestamp>,
 }
 
 impl<'a> Situation<'a> {
     pub(super) fn of(o: &'a Observed, now: Timestamp) -> Self {
         let facts = Facts::of(o);
         let check = check(o, &facts, now);
+        let failure = failure(o);
+        let wanted = wanted(o, failure.as_ref());
+        let fault = failure.filter(|_| wanted.is_ok() && !o.is_suspended());
+        let fault_at = fault.as_ref().and_then(|fault| fault.from);
         Self {
-            wanted: wanted(o),
+            wanted,
+            fault: fault
+                .filter(|_| fault_at.is_some_and(|at| at <= now))
+                .map(|fault| fault.hold),
+            fault_at,
             o,
             facts,
             check,
@@ -97,6 +121,7 @@ fn hold<T>(reason: &'static str, message: String, next_step: Option<String>) -> 
     Err(Hold {
         reason,
         message,
+        stalled: next_step.is_some(),
         next_step,
     })
 }
@@ -168,7 +193,61 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     }
 }
 
-fn wanted(o: &Observed) -> Result<Wanted, Hold> {
+/// What keeps commits from the layer: of the whole repository before its ref, and of its ref before the bound of refs.
+fn failure(o: &Observed) -> Option<Failure> {
+    let repository = o.repository.as_ref()?;
+    let status = repository.status.as_ref()?;
+    let failed = |type_| {
+        status
+            .conditions
+            .iter()
+            .find(|c| c.type_ == type_ && c.status == "False")
+    };
+    let known = status
+        .refs
+        .iter()
+        .find(|known| known.name == o.layer.spec.git_ref);
+    let whole = failed(conditions::SYNCED)
+        .or_else(|| failed(conditions::READY).filter(|_| known.is_none()));
+    let (word, message, step, since) = match (whole, known.and_then(|known| known.failure.as_ref()))
+    {
+        (Some(c), of) if c.type_ == conditions::SYNCED || of.is_none() => (
+            &c.reason,
+            conditions::without_step(&c.message),
+            status.next_step.clone(),
+            c.last_transition_time.0,
+        ),
+        (_, Some(of)) => (
+            &of.reason,
+            of.message.as_str(),
+            Some(of.next_step.clone()),
+            of.since.0,
+        ),
+        (_, None) => return None,
+    };
+    let word = Reason::parse(word)?;
+    let (namespace, name) = o.layer.repository_key();
+    let suspended = word == Reason::Suspended;
+    let class = word.class().unwrap_or(FailureClass::Configuration);
+    let resume = || {
+        let kind = names::KUBECTL_REPOSITORY;
+        format!(
+            "kubectl patch -n {namespace} {kind}/{name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'"
+        )
+    };
+    Some(Failure {
+        hold: Hold {
+            reason: word.as_str(),
+            message: format!("repository {namespace}/{name}: {message}"),
+            next_step: step.or_else(|| suspended.then(resume)),
+            stalled: class != FailureClass::Transient,
+        },
+        // Its layers keep their commits.
+        from: (!suspended).then(|| conditions::counts_from(class, since)),
+    })
+}
+
+fn wanted(o: &Observed, failure: Option<&Failure>) -> Result<Wanted, Hold> {
     let effective = effective(o)?;
     let own = o.layer.metadata.namespace.as_deref().unwrap_or_default();
     if let Some((namespace, name)) = &o.owner {
@@ -192,6 +271,9 @@ fn wanted(o: &Observed) -> Result<Wanted, Hold> {
         .and_then(|status| status.source.as_ref())
         .filter(|source| source.of.starts_with(&of));
     let Some(source) = source else {
+        if let Some(failure) = failure {
+            return Err(failure.hold.clone());
+        }
         let (namespace, name) = o.layer.repository_key();
         let message = format!(
             "{namespace}/{name} has not been synced at {} yet",

@@ -29,14 +29,18 @@ pub(super) fn of(
     let generation = s.o.layer.metadata.generation;
     let mut all = before.conditions.clone();
     let (ready, is_stalled) = conditions::ready(s, next);
-    let told = told(&before, next, &ready, is_stalled);
+    let told = told(&before, next, &ready, is_stalled || s.fault.is_some());
+    let message = set_of::with_step(
+        &ready.message,
+        next.step.as_deref().filter(|_| ready.holds != Some(true)),
+    );
     let verdicts = [
         (
             conditions::RECONCILING,
             conditions::reconciling(s, next, &ready, is_stalled),
         ),
         (conditions::STALLED, conditions::stalled(&ready, is_stalled)),
-        (conditions::READY, ready),
+        (conditions::READY, Verdict { message, ..ready }),
         (
             conditions::PLAN_UP_TO_DATE,
             conditions::plan_up_to_date(s, now),
@@ -60,6 +64,8 @@ pub(super) fn of(
     {
         set_of::set(&mut all, type_, holds, reason, &message, generation, now);
     }
+    // `kubectl describe` prints conditions in this order.
+    all.sort_by_key(|c| c.type_ != conditions::READY);
     let answered =
         s.o.runs
             .iter()
@@ -134,7 +140,7 @@ fn told(
     before: &TerraformLayerStatus,
     next: &Next,
     ready: &Verdict,
-    is_stalled: bool,
+    is_wrong: bool,
 ) -> Option<Note> {
     let step = next.step.as_deref().map(|step| clip(step, MAX_STEP));
     let was = before
@@ -145,7 +151,7 @@ fn told(
     if !moved && step == before.next_step {
         return None;
     }
-    let warning = is_stalled || matches!(ready.reason, reason::RETRYING | reason::DRIFT_FOUND);
+    let warning = is_wrong || matches!(ready.reason, reason::RETRYING | reason::DRIFT_FOUND);
     let text = match step {
         Some(step) => format!("{}; next step: {step}", clip(&ready.message, 200)),
         None => ready.message.clone(),

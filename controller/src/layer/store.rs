@@ -7,12 +7,16 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde_json::Map;
 use sha2::{Digest, Sha256};
 use watching::{Key, Name};
 
-use crds::{LayerState, RunTemplate, TerraformLayer, TerraformRepository};
+use crds::{
+    LayerState, RefFailure, RefStatus, RunTemplate, TerraformLayer, TerraformRepository,
+    TerraformRepositoryStatus,
+};
 
 use super::{cached_run::CachedLayerRun, run_summary::RunSummary, template::expected_state};
 use crate::{
@@ -309,5 +313,26 @@ pub(super) fn small(repository: &TerraformRepository) -> TerraformRepository {
     let mut small = TerraformRepository::new(&repository.name_any(), repository.spec.clone());
     small.metadata.namespace = repository.namespace();
     small.metadata.uid = repository.uid();
+    small.status = repository.status.as_ref().map(|status| {
+        let failed = status.conditions.iter().filter(|c| c.status == "False");
+        let conditions = failed.map(|c| Condition {
+            observed_generation: None,
+            ..c.clone()
+        });
+        let refs = status.refs.iter().map(|known| RefStatus {
+            name: known.name.clone(),
+            failure: known.failure.clone().map(|failure| RefFailure {
+                times: 0,
+                ..failure
+            }),
+            ..RefStatus::default()
+        });
+        TerraformRepositoryStatus {
+            conditions: conditions.collect(),
+            next_step: status.next_step.clone(),
+            refs: refs.collect(),
+            ..TerraformRepositoryStatus::default()
+        }
+    });
     small
 }

@@ -66,6 +66,8 @@ pub enum Action<W = Write> {
     ProbePolicies,
     /// Ask the datastore how a claimed run ended, and for the account of its objects.
     AskDatastore,
+    /// Ask the datastore for the revision of the run's repository.
+    AskSource,
     TakeLease {
         key: String,
     },
@@ -125,6 +127,7 @@ impl<W> Action<W> {
             Self::AddFinalizer { prove } => Action::AddFinalizer { prove },
             Self::ProbePolicies => Action::ProbePolicies,
             Self::AskDatastore => Action::AskDatastore,
+            Self::AskSource => Action::AskSource,
             Self::TakeLease { key } => Action::TakeLease { key },
             Self::TakeSlot { class } => Action::TakeSlot { class },
             Self::AskNodes => Action::AskNodes,
@@ -169,6 +172,7 @@ impl Action {
             | Self::CreateRerun
             | Self::CreateRecovery
             | Self::AskDatastore
+            | Self::AskSource
             | Self::TakeLease { .. }
             | Self::TakeSlot { .. }
             | Self::AskNodes

@@ -24,6 +24,8 @@ pub struct Notes {
     pub datastore_asked: Option<DatastoreAsked>,
     /// The journal from the datastore, and whether the run was settled when it was read.
     pub journal: Option<(bool, Box<Journal>)>,
+    /// Why the revision of the run's repository cannot be had yet.
+    pub source: Option<SourceWait>,
     /// Why the lease on the state could not be taken.
     pub waits: Option<LeaseWait>,
     /// When the nodes were asked, and which could not answer.
@@ -71,6 +73,16 @@ pub struct LeaseWait {
     pub retry_at: Timestamp,
 }
 
+/// Why the revision of a run's repository cannot be had yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceWait {
+    pub why: WaitReason,
+    /// The first answer in a row.
+    pub since: Timestamp,
+    pub times: u32,
+    pub retry_at: Timestamp,
+}
+
 /// Why a run waits before its next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
@@ -83,6 +95,10 @@ pub enum WaitReason {
     Refused(String),
     Frozen(Frozen),
     SlotsFull(Full),
+    /// The datastore has not the revision yet.
+    Source(String),
+    /// The datastore does not answer.
+    Datastore(String),
 }
 
 impl Notes {

@@ -42,7 +42,7 @@ pub use context::Context;
 pub use decide::decide;
 pub use decision::{Action, Decision, Kind, Write};
 pub use expectations::{
-    Created, DatastoreAsked, LeaseWait, Memory, Notes, PodRejection, WaitReason,
+    Created, DatastoreAsked, LeaseWait, Memory, Notes, PodRejection, SourceWait, WaitReason,
 };
 pub use observed::{LateResult, LockHolder, Observed, PodState};
 pub use reconcile::reconcile;

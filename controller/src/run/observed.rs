@@ -33,6 +33,8 @@ pub struct Observed {
     pub applied: Option<Applied>,
     /// The datastore's answer about the end of a claimed run.
     pub late_result: LateResult,
+    /// The datastore has the revision of the run's repository.
+    pub source_ready: bool,
     /// The state whose lease was taken for this version of the run, and the name of the Lease.
     pub taken: Option<(String, String)>,
     /// The runs ahead of this one, if it needs a lease.
@@ -89,6 +91,7 @@ impl Observed {
             newer: None,
             applied: None,
             late_result: LateResult::Unknown,
+            source_ready: false,
             taken: None,
             ahead: None,
             slot: Slot::Free,

@@ -43,6 +43,7 @@ pub(super) struct Situation<'a> {
     pub(super) applied: Option<&'a Applied>,
     pub(super) late_result: &'a LateResult,
     /// The state whose lease was taken for the run, and the name of the Lease. The status does not record it yet.
+    pub(super) source_ready: bool,
     pub(super) taken: Option<&'a (String, String)>,
     /// The runs ahead of this one on the state.
     pub(super) ahead: Option<&'a Ahead>,
@@ -162,6 +163,7 @@ impl<'a> Situation<'a> {
             newer: o.newer.as_deref(),
             applied: o.applied.as_ref(),
             late_result: &o.late_result,
+            source_ready: o.source_ready,
             taken: o.taken.as_ref(),
             ahead: o.ahead.as_ref(),
             slot: &o.slot,

@@ -268,6 +268,10 @@ pub struct LayerFailures {
     /// Its failure reason.
     #[schemars(length(max = 64))]
     pub reason: String,
+    /// The beginning of its error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub message: Option<String>,
     /// Its `status.source.content`.
     #[schemars(length(max = 71))]
     pub content: String,

@@ -112,10 +112,14 @@ pub struct TerraformRepositoryStatus {
     /// Generation of the spec that was processed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: every ref that a layer uses is resolved. `Synced`: the last check succeeded.
+    /// `Ready`: it answers, or is away for less than an hour. `Synced`: the last check succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub conditions: Vec<Condition>,
+    /// The next step for a person, while the repository or a ref fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub next_step: Option<String>,
     /// The refs that layers use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]

@@ -18,6 +18,7 @@ use crate::{
 use super::{
     answer::{content, empty},
     route::UidAsk,
+    sources,
 };
 
 /// Handles one.
@@ -51,6 +52,14 @@ pub async fn answer(
             StatusCode::OK,
             &service.logs.stand(run, attempt).await?,
         )),
+        UidAsk::Source(name) => {
+            let view = service.lookup.find(run.namespace(), &name).await?;
+            let view = view
+                .filter(|view| view.uid == run.uid())
+                .ok_or_else(|| not_found("the run is gone"))?;
+            sources::is_stored(service, &view).await?;
+            Ok(empty(StatusCode::OK))
+        }
         UidAsk::Claim => {
             let record = claim::get(&service.sealed, run)
                 .await?

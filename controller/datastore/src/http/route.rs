@@ -47,8 +47,10 @@ pub enum Route {
 }
 
 /// A request of the controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UidAsk {
+    /// Whether the revision that the run of this name wants is stored; it is wanted from then on.
+    Source(String),
     /// An attempt's result.
     Result(u32),
     /// An attempt's journal, compared with the run's managed state.
@@ -94,6 +96,7 @@ impl Route {
                 UidAsk::Result(_) => "controller_result",
                 UidAsk::Journal(_) => "controller_journal",
                 UidAsk::Log(_) => "controller_log",
+                UidAsk::Source(_) => "controller_source",
                 UidAsk::Claim => "controller_claim",
                 UidAsk::ReleaseLock => "controller_release_lock",
                 UidAsk::Delete | UidAsk::DeleteBundles => "controller_delete",
@@ -168,7 +171,10 @@ const OF_ATTEMPT: [Row<Route>; 16] = [
 ];
 
 const UID: &str = "/v1/namespaces/{namespace}/uids/{uid}";
-const OF_UID: [Row<Route>; 6] = [
+const OF_UID: [Row<Route>; 7] = [
+    ("GET", "/source/{run}", |asked| {
+        asked.of_controller(UidAsk::Source(asked.segment("run").to_owned()))
+    }),
     ("GET", "/attempts/{attempt}/objects/result", |asked| {
         asked.of_controller(UidAsk::Result(asked.attempt()?))
     }),

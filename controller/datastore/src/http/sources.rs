@@ -120,6 +120,37 @@ async fn of_sources(service: &Service, parts: &Parts) -> Result<(), Problem> {
 /// # Errors
 /// `RepositoryNotAllowed`, `SourceNotReady`, `Invalid`, `Unavailable`, `Corrupt`, `KeyMissing`.
 pub async fn of_run(service: &Service, run: &RunView) -> Result<Response, Problem> {
+    let (key, revision) = revision_of(service, run).await?;
+    let object = service.snapshots.get(&key, revision).await?;
+    let object = object.ok_or_else(|| not_ready(service, run, &key, revision))?;
+    content(service, &object.stored, object.content).await
+}
+
+/// Whether that snapshot is stored, without its content. Otherwise it is wanted from now on.
+///
+/// # Errors
+/// As [`of_run`].
+pub async fn is_stored(service: &Service, run: &RunView) -> Result<(), Problem> {
+    let (key, revision) = revision_of(service, run).await?;
+    let stored = service.snapshots.stored(&key, revision).await?;
+    stored
+        .map(drop)
+        .ok_or_else(|| not_ready(service, run, &key, revision))
+}
+
+fn not_ready(service: &Service, run: &RunView, key: &RepositoryKey, revision: &str) -> Problem {
+    service.wanted.asked(key.wanted(revision));
+    let name = run.source.as_ref().map_or("", |source| &source.name);
+    problem(
+        SOURCE_NOT_READY,
+        format!("revision {revision} of TerraformRepository {name} is not stored yet"),
+    )
+}
+
+async fn revision_of<'a>(
+    service: &Service,
+    run: &'a RunView,
+) -> Result<(RepositoryKey, &'a str), Problem> {
     let source = run
         .source
         .as_ref()
@@ -148,16 +179,5 @@ pub async fn of_run(service: &Service, run: &RunView) -> Result<Response, Proble
         namespace,
         repository.metadata.uid.as_deref().unwrap_or_default(),
     )?;
-    let object = service
-        .snapshots
-        .get(&key, revision)
-        .await?
-        .ok_or_else(|| {
-            service.wanted.asked(key.wanted(revision));
-            problem(
-                SOURCE_NOT_READY,
-                format!("revision {revision} of TerraformRepository {name} is not stored yet"),
-            )
-        })?;
-    content(service, &object.stored, object.content).await
+    Ok((key, revision))
 }

@@ -243,6 +243,24 @@ async fn only_missing_revisions_that_a_run_may_read_are_wanted() {
     assert_eq!(wanted(), json!([]));
 }
 
+#[tokio::test]
+async fn controller_asks_for_the_revision_of_a_run_that_has_no_pod() {
+    let lab = Lab::new();
+    let run = RunView {
+        attempt: None,
+        ..of(None)
+    };
+    let path = format!("/source/{}", run.name);
+    lab.cluster.set(run);
+    repository(&lab, "team", UID, &[]);
+    let missing = lab.of_controller("GET", &path).await;
+    assert_eq!(missing.brief(), "404 SourceNotReady");
+    assert_eq!(lab.service.wanted.list().len(), 1);
+    store(&lab, UID, &noise(1000, 1)).await;
+    assert_eq!(lab.of_controller("GET", &path).await.code, 200);
+    assert_eq!(lab.of_controller("GET", "/source/another").await.code, 404);
+}
+
 #[tokio::test(start_paused = true)]
 async fn wanted_stream_ends_with_the_token() {
     let lab = Lab::new();

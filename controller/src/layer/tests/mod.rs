@@ -5,6 +5,7 @@ mod decisions;
 mod deletion;
 mod drift;
 mod endings;
+mod faults;
 mod index;
 mod orders;
 mod people;

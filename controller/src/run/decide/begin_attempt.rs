@@ -2,11 +2,15 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{cleanup::closing, policies, slots, state_queue};
+use super::{
+    cleanup::{self, closing},
+    policies, slots, state_queue,
+};
 use crate::{
     run::{
-        expectations::PodRejection,
+        expectations::{PodRejection, SourceWait, WaitReason},
         outcome::{Action, Decision, Ending, Opening, Outcome, RunEnd},
+        say::words,
         situation::Situation,
         timing::{CALLS, after, next_due, wait},
     },
@@ -17,7 +21,7 @@ use crate::{
     slots::Class,
     state_queue::lease_request::requested_lease,
 };
-use crds::{ApprovalMode, Attempt, reason};
+use crds::{ApprovalMode, Attempt, TerraformRun, conditions, reason, text::clip};
 
 /// Opens the first or the next attempt of a run that has not ended.
 pub(super) fn next(s: &Situation<'_>) -> Decision {
@@ -44,6 +48,9 @@ pub(super) fn next(s: &Situation<'_>) -> Decision {
     {
         return decision;
     }
+    if let Some(decision) = source(s, whole) {
+        return decision;
+    }
     // Last, so that a run holds no slot while it waits for something else.
     if let Some(decision) = slots::before_opening(s, Class::Plan) {
         return decision;
@@ -63,6 +70,51 @@ pub(super) fn next(s: &Situation<'_>) -> Decision {
         opening,
         lease: state_queue::taken(s),
     })
+}
+
+/// Before a run of a repository holds a slot or uses a try, the datastore has its revision. `None` when it has.
+fn source(s: &Situation<'_>, run: &TerraformRun) -> Option<Decision> {
+    if s.source_ready || run.spec.source.repository.is_none() || !s.settings.has_datastore() {
+        return None;
+    }
+    let Some(wait) = s.notes.source.as_ref().filter(|wait| s.now < wait.retry_at) else {
+        return Some(Decision::act(Action::AskSource));
+    };
+    let start = SignedDuration::try_from(run.spec.timeouts.start.0).unwrap_or(SignedDuration::MAX);
+    let (reason, text) = words(&wait.why);
+    let ends = matches!(wait.why, WaitReason::Source(_)).then(|| after(wait.since, start));
+    if ends.is_some_and(|ends| s.now >= ends) {
+        let trouble = Trouble { reason, text };
+        return Some(cleanup::end(Ending::NotStarted {
+            trouble,
+            image: None,
+        }));
+    }
+    let due = ends.map_or(wait.retry_at, |ends| ends.min(wait.retry_at));
+    let mut decision = Decision::until(due, s.now);
+    let said = s.status().condition(conditions::SUCCEEDED, reason);
+    if said.is_none_or(|said| said.message != clip(&text, 512)) {
+        let outcome = Outcome::Blocked(wait.why.clone());
+        decision.actions.push(Action::Write(outcome));
+    }
+    Some(decision)
+}
+
+/// Schedules the next question for the revision.
+pub(in crate::run) fn source_wait(
+    before: Option<&SourceWait>,
+    why: WaitReason,
+    now: Timestamp,
+) -> SourceWait {
+    let times = before.map_or(1, |before| before.times.saturating_add(1));
+    let same =
+        |before: &&SourceWait| std::mem::discriminant(&before.why) == std::mem::discriminant(&why);
+    SourceWait {
+        since: before.filter(same).map_or(now, |before| before.since),
+        times,
+        retry_at: after(now, wait(CALLS, times)),
+        why,
+    }
 }
 
 /// The latest time for the adoption of the attempt.

@@ -6,11 +6,17 @@ use kube::ResourceExt;
 
 use crate::run::{
     context::Context,
-    decide::late_result::asked_again,
+    decide::{begin_attempt::source_wait, late_result::asked_again},
+    expectations::WaitReason,
     observed::{LateResult, Observed},
     run_view::RunView,
 };
-use crds::{TerraformRun, datastore::causes, text::clip};
+use crds::{
+    TerraformRun,
+    datastore::{self as words, causes},
+    text::clip,
+};
+use datastore_client::RequestError;
 
 /// The deletion of a run waits for the datastore for this long.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
@@ -54,6 +60,33 @@ pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
         asked
     });
     seen.notes.datastore_asked = Some(asked);
+}
+
+/// Asks for the revision of the run's repository. What only the attempt can report, such as a refusal for good, does not delay it.
+pub(super) async fn ask_source(seen: &mut Observed, ctx: &Context) {
+    let (namespace, uid) = (
+        seen.run.namespace().unwrap_or_default(),
+        seen.run.uid().unwrap_or_default(),
+    );
+    let answer = match &ctx.datastore {
+        Some(datastore) => {
+            let name = seen.run.name_any();
+            datastore.source_is_stored(&namespace, &uid, &name).await
+        }
+        None => Ok(()),
+    };
+    let why = match answer {
+        Err(RequestError::Refused(problem)) if problem.reason == words::SOURCE_NOT_READY => {
+            Some(WaitReason::Source(problem.message))
+        }
+        Ok(()) | Err(RequestError::Refused(_)) => None,
+        Err(error) => Some(WaitReason::Datastore(clip(&causes(&error), 200))),
+    };
+    let wait = why.map(|why| source_wait(seen.notes.source.as_ref(), why, ctx.cluster.now()));
+    ctx.memory
+        .update(&uid, |notes| notes.source.clone_from(&wait));
+    seen.source_ready = wait.is_none();
+    seen.notes.source = wait;
 }
 
 /// Releases the lock that the run left on its managed state.

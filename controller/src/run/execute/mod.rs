@@ -78,6 +78,7 @@ pub(super) async fn execute(
                 seen.run_live = false;
             }
             Action::AskDatastore => datastore::ask(&mut seen, ctx).await,
+            Action::AskSource => datastore::ask_source(&mut seen, ctx).await,
             Action::TakeLease { key } => take_lease(&mut seen, key, ctx).await?,
             Action::TakeSlot { class } => {
                 if let Some(run) = seen.run.whole() {

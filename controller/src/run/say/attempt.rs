@@ -174,7 +174,13 @@ pub(super) fn unblocked(patch: &mut StatusPatch<'_>) {
             .condition(conditions::SUCCEEDED, reason)
             .is_some()
     };
-    if said(reason::SLOTS_FULL) || said(reason::FROZEN) {
+    let waits = [
+        reason::SLOTS_FULL,
+        reason::FROZEN,
+        reason::SOURCE_NOT_READY,
+        reason::DATASTORE_UNAVAILABLE,
+    ];
+    if waits.into_iter().any(said) {
         patch.condition(conditions::SUCCEEDED, None, reason::RUNNING, "");
     }
 }
@@ -275,6 +281,7 @@ pub(super) fn failure(trouble: &Trouble, message: &str) -> Failure {
         reason::IMAGE_NOT_AVAILABLE
         | reason::SERVICE_ACCOUNT_NOT_FOUND
         | reason::NAMESPACE_TERMINATING => FailureClass::Configuration,
+        reason::SOURCE_NOT_READY => FailureClass::Transient,
         _ => FailureClass::Timeout,
     };
     Failure::new(class, trouble.reason, message, Changed::None)

@@ -11,7 +11,7 @@ use crate::run::{
 use crds::{Phase, conditions, names, reason, text::clip};
 
 /// The reason and the text of a wait.
-pub(super) fn words(why: &WaitReason) -> (&'static str, String) {
+pub(in crate::run) fn words(why: &WaitReason) -> (&'static str, String) {
     match why {
         WaitReason::Turn { first, place } => (
             reason::QUEUED,
@@ -20,6 +20,11 @@ pub(super) fn words(why: &WaitReason) -> (&'static str, String) {
         WaitReason::Refused(text) => (reason::LEASE_REFUSED, text.clone()),
         WaitReason::Frozen(frozen) => (reason::FROZEN, frozen.to_string()),
         WaitReason::SlotsFull(full) => (reason::SLOTS_FULL, full.to_string()),
+        WaitReason::Source(text) => (reason::SOURCE_NOT_READY, text.clone()),
+        WaitReason::Datastore(text) => (
+            reason::DATASTORE_UNAVAILABLE,
+            format!("waits for the datastore: {text}"),
+        ),
     }
 }
 

@@ -28,6 +28,7 @@ use super::{
     run_view::RunView,
 };
 use crds::Phase;
+pub(super) use lease::words;
 use patch::StatusPatch;
 
 /// The status write that reports an outcome; `None` if the status reports it already.

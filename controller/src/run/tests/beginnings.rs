@@ -373,3 +373,72 @@ fn end_of_a_foreign_pod_is_no_evidence() {
     assert_eq!(world.result(), Some(RunResult::Indeterminate));
     assert!(world.status().settled.is_none());
 }
+
+/// A run of a repository whose revision the datastore cannot give yet.
+fn sourceless(why: WaitReason) -> World {
+    let source = json!({"repository": {"name": "infra", "revision": "a".repeat(40), "path": "."}});
+    let mut world = World::new()
+        .with(|run| run.spec.source = serde_json::from_value(source.clone()).unwrap())
+        .with_datastore();
+    world.source = Some(why);
+    world.o.slot = Slot::Unasked;
+    world
+}
+
+#[test]
+fn run_without_its_revision_holds_no_slot_and_uses_no_try() {
+    let text = "revision aaaa of TerraformRepository infra is not stored yet";
+    let mut world = sourceless(WaitReason::Source(text.into()));
+    assert!(world.settle().is_some(), "it asks again");
+    for _ in 0..20 {
+        world.o.source_ready = false;
+        world = world.later(25).settled();
+    }
+    assert!(world.status().attempt.is_none() && world.o.slot == Slot::Unasked);
+    assert_eq!(
+        (world.message(), world.events.as_slice()),
+        (text, &["SourceNotReady"][..])
+    );
+    let mut late = world.clone();
+    late = late.later(100).settled();
+    assert_eq!(late.result(), Some(RunResult::Failed));
+    let failure = late.status().failure.clone().unwrap();
+    assert_eq!(
+        (failure.reason.as_str(), failure.class),
+        ("SourceNotReady", FailureClass::Transient)
+    );
+    assert!(
+        failure.message.contains(text) && failure.message.contains("nothing was applied"),
+        "{}",
+        failure.message
+    );
+    world.source = None;
+    let world = world.later(31).settled();
+    assert_eq!((world.attempt().open, world.attempt().tries), (true, 1));
+}
+
+#[test]
+fn datastore_that_is_away_is_named_by_the_runs_that_wait() {
+    let mut world = sourceless(WaitReason::Datastore("connection refused".into()));
+    world.settle();
+    assert_eq!(
+        world.message(),
+        "waits for the datastore: connection refused"
+    );
+    assert_eq!(
+        world.whole_condition(SUCCEEDED).reason,
+        "DatastoreUnavailable"
+    );
+    for _ in 0..60 {
+        world = world.later(60).settled();
+    }
+    assert_eq!(
+        world.result(),
+        None,
+        "an outage fails no run that has not begun"
+    );
+    world.source = None;
+    let world = world.later(31).settled();
+    assert!(world.attempt().open);
+    assert_eq!(world.whole_condition(SUCCEEDED).reason, "Running");
+}

@@ -32,6 +32,12 @@ impl World {
             }
             Action::ProbePolicies => self.o.policies = Enforcement::Enforced,
             Action::Read => self.o.run_live = true,
+            Action::AskSource => {
+                let before = self.o.notes.source.take();
+                let why = self.source.clone();
+                self.o.notes.source = why.map(|why| source_wait(before.as_ref(), why, self.now));
+                self.o.source_ready = self.o.notes.source.is_none();
+            }
             Action::AskDatastore => {
                 self.asked += 1;
                 let found = |message| LateResult::Found(Box::new(message));

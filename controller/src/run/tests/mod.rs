@@ -31,7 +31,10 @@ use crds::{
 
 use super::{
     decide::{
-        begin_attempt::refused_again, late_result::asked_again, stale_lock, state_queue::refused,
+        begin_attempt::{refused_again, source_wait},
+        late_result::asked_again,
+        stale_lock,
+        state_queue::refused,
     },
     execute::pod::refusal,
     *,
@@ -63,6 +66,8 @@ pub(super) struct World {
     pub(super) writes: Vec<Kind>,
     /// The result that the datastore has.
     pub(super) stored: Option<TerminationMessage>,
+    /// Why the datastore has not the revision.
+    pub(super) source: Option<WaitReason>,
     /// The journal that the datastore answers with; `None` while the datastore is unavailable.
     pub(super) journal: Option<crds::Journal>,
     /// The number of questions to the datastore.
@@ -100,6 +105,7 @@ impl World {
             writes: Vec::new(),
             gone: false,
             stored: None,
+            source: None,
             journal: Some(crds::Journal {
                 compared: true,
                 ..crds::Journal::default()
