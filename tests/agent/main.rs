@@ -26,3 +26,4 @@ mod quiet;
 mod reach;
 mod repository;
 mod upgrade;
+mod variables;

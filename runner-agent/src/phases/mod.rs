@@ -142,7 +142,8 @@ impl PhaseRunner {
         // written again.
         self.write_cli_config(shell)?;
         shell.tool.check()?;
-        let call = self.call_terragrunt(shell, args.into_iter().map(Into::into).collect())?;
+        let args = shell.with_variables(args.into_iter().map(Into::into).collect());
+        let call = self.call_terragrunt(shell, args)?;
         let handed = self
             .handed_over()
             .into_iter()
@@ -347,7 +348,7 @@ impl Work for PhaseRunner {
         ]
         .into_iter()
         .any(|when| self.has_hook(when));
-        variables::check(&prepared, &self.handed_over(), more)?;
+        let notes = variables::check(&prepared, &self.handed_over(), more)?;
         for note in prepared
             .shell
             .tool
@@ -355,6 +356,7 @@ impl Work for PhaseRunner {
             .notes
             .iter()
             .chain(&prepared.notes)
+            .chain(&notes)
         {
             self.say(note).await;
         }

@@ -20,7 +20,7 @@ use super::{
     phase_results::{Prepared, Shell},
     tool_integrity::VerifiedTool,
     tools::Origin,
-    variable_files,
+    variable_files, variables,
 };
 use crate::{
     classify::OrInternal as _,
@@ -143,21 +143,17 @@ impl PhaseRunner {
         if managed {
             self.name_managed_state(run, &stack).await?;
         }
-        self.prepare(
-            run,
-            cache,
-            given,
-            Origin {
-                source,
-                revision,
-                stack,
-                root,
-                managed,
-                pinned: None,
-            },
-            notices,
-        )
-        .await
+        let origin = Origin {
+            source,
+            revision,
+            stack,
+            root,
+            managed,
+            pinned: None,
+        };
+        let (report, mut prepared) = self.prepare(run, cache, given, origin, notices).await?;
+        variables::write_typed(&mut prepared.shell)?;
+        Ok((report, prepared))
     }
 
     /// Creates or empties the attempt's directories: those of every attempt, and `more`.
@@ -290,6 +286,7 @@ impl PhaseRunner {
             user_config,
             options: Arc::new(given.options),
             variable_args: Arc::new(variable_args),
+            texts: Arc::new(given.texts),
             files: Arc::new(given.files),
             variables: Arc::new(given.put),
         };

@@ -223,7 +223,8 @@ fn has_ending(name: &str, ending: &str) -> bool {
     name.strip_suffix(ending).is_some()
 }
 
-fn is_override(name: &str) -> bool {
+/// Whether a file's declarations are merged over those of others.
+pub fn is_override(name: &str) -> bool {
     let stem = name.split('.').next().unwrap_or_default();
     stem == "override" || stem.ends_with("_override")
 }
@@ -264,7 +265,7 @@ fn of_hcl(text: &str, tool: Tool) -> Found {
     {
         return Ok(Vec::new());
     }
-    let body = hcl::parse(text)?;
+    let body = hcl::blocks(text, &["terraform", "language"])?;
     let mut found = Vec::new();
     for block in body.blocks() {
         match block.ident.as_str() {
