@@ -68,6 +68,7 @@ use crate::{
     report::redact::Redactor,
     settings::Settings,
 };
+pub use env_names::is_identity;
 pub use events::{Events, Render};
 use phase_results::{Initialised, Planned, Shell, Stage};
 use plan_facts::PlanFacts;
@@ -97,6 +98,8 @@ pub struct PhaseRunner {
     release: Mutex<Option<locked_state::Release>>,
     /// The fixed hooks and the values they handed over.
     hooks: Mutex<hooks::Fixed>,
+    /// The pod's variables for a cloud account that the code does not get, with the reason.
+    kept_back: Mutex<Option<String>>,
     /// Outputs of other stacks that the plan was made with.
     taken: Mutex<outputs::TakenOutputs>,
 }
@@ -114,6 +117,7 @@ impl PhaseRunner {
             changed: Mutex::default(),
             release: Mutex::default(),
             hooks: Mutex::default(),
+            kept_back: Mutex::default(),
             taken: Mutex::default(),
         }
     }
@@ -458,7 +462,8 @@ impl Work for PhaseRunner {
     async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
         let planned = self.stage().planned()?;
         self.log.enter("apply").await;
-        self.run_apply(&planned, &claim, &notices).await
+        let applied = self.run_apply(&planned, &claim, &notices).await;
+        applied.map_err(|failure| self.for_want_of_identity(failure))
     }
 
     async fn deliver(&self, message: TerminationMessage) -> bool {
