@@ -106,7 +106,7 @@ fn given(lab: &Lab) -> Result<()> {
     )?;
     holds(
         &unit.log()?,
-        "given variables that the code does not declare: other",
+        "own.tfvars gives variables that the code does not declare: other",
     )?;
     settings("{name: aa, value: 1}")?;
     unit.comes_to(Failed, &["plan"])?;

@@ -26,7 +26,11 @@ use super::{
     phase_results::{Prepared, Shell},
     variable_files::{self, TEXTS_FILE},
 };
-use crate::{files::VARIABLES_FILE, report::suggestion, tool::sources::known};
+use crate::{
+    files::{VARIABLE_FILES, VARIABLES_FILE},
+    report::suggestion,
+    tool::sources::known,
+};
 
 /// Maximum number of variables without a value that are named individually.
 const NAMED: usize = 20;
@@ -114,10 +118,20 @@ fn passed_over(declared: &Declarations, shell: &Shell) -> Vec<String> {
     if !declared.is_whole() {
         return Vec::new();
     }
-    let of_files = shell.variables.iter().filter_map(|file| {
-        let names = (file.name != VARIABLES_FILE && file.name != TEXTS_FILE)
-            .then(|| variable_files::names(&shell.stack.join(&file.name)))?;
-        Some((file.name.clone(), names?))
+    let own = shell.variables.iter().map(|file| file.name.as_str());
+    let own = own.filter(|name| *name != VARIABLES_FILE && *name != TEXTS_FILE);
+    let own = own.map(|name| shell.stack.join(name));
+    let typed = values_of(&shell.variable_args, "-var-file").map(|path| shell.stack.join(path));
+    let of_files = own.chain(typed).filter_map(|path| {
+        let name = name_of(&path);
+        // Pawl puts a number before the name that a person knows.
+        let known = name
+            .strip_prefix(VARIABLE_FILES)
+            .and_then(|rest| rest.get(3..));
+        Some((
+            known.unwrap_or(&name).to_owned(),
+            variable_files::names(&path)?,
+        ))
     });
     let by_env = shell.env.iter().filter_map(|(name, _)| name.to_str());
     let by_env = by_env.filter_map(|name| Some(name.strip_prefix("TF_VAR_")?.to_owned()));
