@@ -8,7 +8,7 @@ use std::{
 
 use crds::{datastore, pod_env, tools::ToolSettings};
 
-use crate::report::Commands;
+use crate::{phases, report::Commands};
 
 /// Name and UID of the pod on a person's machine.
 pub const LOCAL: &str = "local";
@@ -60,6 +60,8 @@ pub struct Settings {
     pub ca: Option<String>,
     /// Environment passed on to commands: proxies, the API server's address, `PATH`.
     pub inherited: Vec<(OsString, OsString)>,
+    /// The pod's variables that webhooks of the cluster set for the cloud account of its ServiceAccount.
+    pub injected: Vec<(String, String)>,
     /// The stack's folder, used in place; `None` if the source is fetched below the work directory, as in a pod.
     pub folder: Option<PathBuf>,
     /// The command line of a person to run again; `None` in a cluster.
@@ -178,6 +180,12 @@ impl Settings {
             termination_log: pod_env::TERMINATION_LOG.into(),
             ca,
             inherited,
+            injected: std::env::vars_os()
+                .filter_map(|(name, value)| {
+                    Some((name.into_string().ok()?, value.into_string().ok()?))
+                })
+                .filter(|(name, _)| phases::is_identity(name))
+                .collect(),
             store: store()?,
             ..Self::below(Path::new(pod_env::WORK_DIR))
         })
@@ -212,6 +220,7 @@ impl Settings {
             termination_log: work.join("end.json"),
             ca: None,
             inherited: Vec::new(),
+            injected: Vec::new(),
             folder: None,
             command: None,
             restores: false,

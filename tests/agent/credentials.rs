@@ -257,3 +257,56 @@ async fn invalid_credentials_fail_before_the_tool_starts() {
         assert!(a.ledger().is_empty(), "{path}: the tool ran");
     }
 }
+
+/// As a webhook of the cluster sets them in the pod.
+#[tokio::test]
+async fn identity_of_the_cluster_reaches_tool_and_hooks() {
+    let token = tempfile::NamedTempFile::new().unwrap();
+    fs::write(token.path(), "eyJ0.of-the-cluster").unwrap();
+    let see = r#"echo "$0 $AWS_ROLE_ARN $AZURE_CLIENT_ID $AWS_REGION$AWS_CONFIG_FILE" | sed 's#.*/##' >> $LEDGER.seen"#;
+    let hook = json!({"name": "see", "when": "BeforeInit", "inline": see});
+    let ends = format!(
+        "{see}; cat $AWS_WEB_IDENTITY_TOKEN_FILE; echo 'Error: error configuring S3 Backend: no valid credential sources for S3 Backend found.' >&2; exit 1"
+    );
+    for (runner, seen, said) in [
+        (
+            json!({"serviceAccountName": "team"}),
+            "see arn:of-the-cluster id own\ntofu arn:of-the-cluster id own\n",
+            "; the cluster gave the pod AWS_CONFIG_FILE, which the code does not get, since they would bring code",
+        ),
+        (
+            json!({}),
+            "see   own\ntofu   own\n",
+            "; the cluster gave the pod AWS_ROLE_ARN, AWS_REGION, AWS_CONFIG_FILE, AWS_WEB_IDENTITY_TOKEN_FILE, AZURE_CLIENT_ID, which the code \
+             does not get, since the run names no account: runner.serviceAccountName",
+        ),
+    ] {
+        let env = json!([{"name": "AWS_REGION", "value": "own"}]);
+        let more = json!({"runner": runner, "hooks": [hook], "env": env});
+        let mut a = start_with(&more, &[("INIT", &ends)], |settings, _| {
+            settings.injected = [
+                ("AWS_ROLE_ARN", "arn:of-the-cluster"),
+                ("AWS_REGION", "theirs"),
+                ("AWS_CONFIG_FILE", "/evil"),
+                (
+                    "AWS_WEB_IDENTITY_TOKEN_FILE",
+                    token.path().to_str().unwrap(),
+                ),
+                ("AZURE_CLIENT_ID", "id"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        });
+        let failure = a.ends(1).await.failure.unwrap();
+        let found = fs::read_to_string(a.dir.path().join("ledger.seen")).unwrap();
+        assert_eq!(found, seen, "{}", a.log());
+        assert_eq!(failure.class, FailureClass::Credentials);
+        assert!(failure.message.contains(said), "{}", failure.message);
+        assert!(
+            a.log().contains(said.trim_start_matches("; ")),
+            "{}",
+            a.log()
+        );
+        assert!(!a.log().contains("eyJ0"), "{}", a.log());
+    }
+}

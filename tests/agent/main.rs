@@ -27,3 +27,4 @@ mod reach;
 mod real;
 mod repository;
 mod upgrade;
+mod variables;

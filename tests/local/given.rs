@@ -12,6 +12,8 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut tests = vec![
         Test::new("given::wrong_settings_are_named", wrong),
         Test::new("given::targets_limit_the_plan", part),
+        Test::new("given::variables_reach_each_command", early),
+        Test::new("given::unreadable_code_is_not_passed_over", unread),
         Test::new("given::example_of_the_guide_applies", documented),
         Test::new("given::waiting_plan_retains_its_options", waits),
         Test::new("given::waiting_plan_retains_its_hooks", hooks),
@@ -26,6 +28,61 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 }
 
 const HEAD: &str = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n";
+
+/// OpenTofu evaluates the source of a module, and the backend, in each command.
+fn early(lab: &Lab) -> Result<()> {
+    let code = "variable \"place\" {}\nterraform {\n  backend \"local\" {\n    path = \"${var.place}.tfstate\"\n  }\n}\n\
+        module \"a\" {\n  source = \"./${var.place}\"\n}\n";
+    let files = [
+        ("main.tf", code),
+        ("here/main.tf", "resource \"terraform_data\" \"a\" {}\n"),
+    ];
+    let place = lab.place("tofu", &files)?;
+    write(&place, "zzz.auto.tfvars", "place = \"there\"\n")?;
+    place.comes_to(
+        RunResult::Applied,
+        &["apply", "--auto-approve", "--var", "place=here"],
+    )?;
+    ensure!(
+        place.stack().join("here.tfstate").is_file(),
+        "the state is elsewhere"
+    );
+    write(
+        &place,
+        "pawl.yaml",
+        &format!("{HEAD}  variables: [{{name: place, value: here}}]\n"),
+    )?;
+    place.comes_to(RunResult::NoChanges, &["plan"]).map(drop)
+}
+
+/// A key that is doubled is no error of the tools.
+fn unread(lab: &Lab) -> Result<()> {
+    let doubled = "variable \"zone\" {\n  default = \"d\"\n}\nlocals { t = { N = 1, N = 2 } }\n";
+    let place = lab.place("tofu", &[("main.tf", doubled)])?;
+    write(
+        &place,
+        "pawl.yaml",
+        &format!("{HEAD}  variables: [{{name: zonne, value: north}}]\n"),
+    )?;
+    place.comes_to(RunResult::Failed, &["plan"])?;
+    let failure = place.failure()?;
+    ensure!(failure.reason == reason::INVALID_SPEC, "{failure:?}");
+    holds(
+        &failure.message,
+        "does not declare variable zonne (did you mean zone?)",
+    )?;
+    // The block with the constraint is the one that is not read.
+    let unread = "terraform {\n  required_version = \"~> 1.5.0\"\n  x = { N = 1, N = 2 }\n}\n";
+    let place = lab.place("tofu", &[("main.tf", unread)])?;
+    place.comes_to(RunResult::Failed, &["plan"])?;
+    let message = place.failure()?.message;
+    holds(&message, "main.tf is not read for required_version: line 3")?;
+    holds(&message, "name the tool")?;
+    write(&place, ".opentofu-version", "latest-allowed\n")?;
+    let text = place.run(&["plan"])?.1;
+    ensure!(!text.contains("name the tool"), "{text}");
+    Ok(())
+}
 
 /// Writes a file in the stack's folder.
 fn write(place: &Place, name: &str, text: &str) -> Result<()> {

@@ -28,6 +28,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
             initialised,
         ),
         Test::new("terragrunt::excluded_unit_has_nothing_to_apply", excluded),
+        Test::new("terragrunt::values_of_the_run_win", given),
         Test::new("terragrunt::ignored_error_leaves_nothing_to_apply", ignored),
         Test::new("terragrunt::flaky_command_is_retried", retried),
         Test::new("terragrunt::failed_download_is_reported", words),
@@ -77,6 +78,44 @@ fn excluded(lab: &Lab) -> Result<()> {
         .units("excluded")?
         .comes_to(NoChanges, &["apply", "--auto-approve"])?;
     holds(&text, "Terragrunt ran nothing in this unit")
+}
+
+/// The unit has a source, inputs, and arguments with other values.
+fn given(lab: &Lab) -> Result<()> {
+    let unit = lab.units("given")?.unit("unit");
+    let text = unit.comes_to(Applied, &["apply", "--auto-approve"])?;
+    holds(
+        &text,
+        "of the module, of arguments, of-environment, of a file",
+    )?;
+    let settings = |variables: &str| {
+        let head = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n";
+        let files = "  variableFiles: [{path: own.tfvars}]\n";
+        fs::write(
+            unit.stack().join("own.tfvars"),
+            "b = \"own b\"\nother = 1\n",
+        )?;
+        let text = format!("{head}{files}  variables: [{variables}]\n");
+        anyhow::Ok(fs::write(unit.stack().join("pawl.yaml"), text)?)
+    };
+    settings("{name: a, value: own a}, {name: d, value: [own d]}")?;
+    let line = ["apply", "--auto-approve", "--var", "c=own c"];
+    holds(
+        &unit.comes_to(Applied, &line)?,
+        "own a, own b, own c, own d",
+    )?;
+    holds(
+        &unit.log()?,
+        "own.tfvars gives variables that the code does not declare: other",
+    )?;
+    settings("{name: aa, value: 1}")?;
+    unit.comes_to(Failed, &["plan"])?;
+    let failure = unit.failure()?;
+    ensure!(failure.reason == reason::INVALID_SPEC, "{failure:?}");
+    holds(
+        &failure.message,
+        "the code does not declare variable aa (did you mean a?)",
+    )
 }
 
 fn ignored(lab: &Lab) -> Result<()> {

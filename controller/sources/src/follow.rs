@@ -28,8 +28,8 @@ pub struct Layer {
     pub revisions: BTreeSet<String>,
     path: String,
     triggers: Vec<String>,
-    /// Variable files of its own template; `None` when the template does not set them.
-    variable_files: Option<Vec<String>>,
+    /// Variable files and hooks of its own template; `None` of those that it does not set.
+    files: [Option<Vec<String>>; 2],
 }
 
 impl Layer {
@@ -54,19 +54,18 @@ impl Layer {
             source: status.source,
             path: layer.spec.path.clone(),
             triggers: layer.spec.trigger_paths.clone(),
-            variable_files: variable_files(&layer.spec.template),
+            files: files(&layer.spec.template),
         }
     }
 
     /// The settings that determine which files are relevant to the layer, with its repository's defaults.
     pub fn subject(&self, defaults: &RunTemplate) -> Subject {
-        let files = self
-            .variable_files
-            .clone()
-            .or_else(|| variable_files(defaults));
+        let of_defaults = files(defaults);
+        let files = self.files.iter().zip(&of_defaults);
+        let files = files.filter_map(|(own, default)| own.as_ref().or(default.as_ref()));
         Subject {
             path: self.path.clone(),
-            variable_files: files.unwrap_or_default(),
+            files: files.flatten().cloned().collect(),
             triggers: self.triggers.clone(),
         }
     }
@@ -79,14 +78,15 @@ impl Layer {
     }
 }
 
-/// Paths of variable files of the source in a template.
-fn variable_files(template: &RunTemplate) -> Option<Vec<String>> {
-    let list = template.0.get("variableFiles")?.as_array()?;
-    Some(
-        list.iter()
-            .filter_map(|file| file["path"].as_str().map(str::to_owned))
-            .collect(),
-    )
+/// Paths of variable files and of hooks of the source in a template.
+fn files(template: &RunTemplate) -> [Option<Vec<String>>; 2] {
+    ["variableFiles", "hooks"].map(|field| {
+        let list = template.0.get(field)?.as_array()?.iter();
+        Some(
+            list.filter_map(|one| one["path"].as_str().map(str::to_owned))
+                .collect(),
+        )
+    })
 }
 
 /// A repository with the layers that it allows.
@@ -377,7 +377,7 @@ mod tests {
                 "x",
                 json!({"repository": {"name": "r"}, "template": template}),
             ));
-            layer.subject(&defaults).variable_files
+            layer.subject(&defaults).files
         };
         assert_eq!(of(files("prod.tfvars")), ["prod.tfvars"]);
         assert_eq!(of(json!({})), ["../common.tfvars"]);

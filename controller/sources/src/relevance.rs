@@ -12,13 +12,16 @@ use crate::{
     walk::{Ask, Known, Step, Walk},
 };
 
+/// The most calls that a status names.
+const NAMED: usize = 8;
+
 /// A layer's settings about relevance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
     /// Directory of its stack.
     pub path: String,
-    /// Variable files of the source, relative to that directory.
-    pub variable_files: Vec<String>,
+    /// Variable files and hooks of the source, relative to that directory.
+    pub files: Vec<String>,
     /// Globs of additional paths, relative to the root.
     pub triggers: Vec<String>,
 }
@@ -26,8 +29,8 @@ pub struct Subject {
 /// The content for a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Its directory exists; the digest of everything relevant.
-    There(String),
+    /// Its directory exists; the digest of everything relevant, and what cannot be followed.
+    There(String, Vec<String>),
     /// It does not exist; the reason, for people.
     NotThere(String),
     /// These blobs must be read first.
@@ -42,16 +45,17 @@ pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
             clip(&subject.path, 200)
         ));
     };
-    let mut walk = Walk::new(tree, known);
+    let mut walk = Walk::new(tree, known, dir.clone());
     let found = walk.resolve(&dir);
     if walk.missing.is_empty() && !found.as_deref().is_some_and(|found| walk.is_dir(found)) {
         return Content::NotThere(not_there(tree, &dir));
     }
     let files = subject
-        .variable_files
+        .files
         .iter()
         .filter_map(|path| join(&dir, path))
         .map(Step::All);
+    walk.consult(&dir);
     walk.follow([Step::Module(dir.clone())].into_iter().chain(files));
     if !walk.missing.is_empty() {
         return Content::Missing(walk.missing);
@@ -65,11 +69,26 @@ pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
         walk.everything || triggers.iter().any(|trigger| trigger.matches(&entry.path))
     };
     walk.relevant.extend(tree.entries().iter().filter(is_asked));
+    let mut not_followed: Vec<_> = walk.not_followed.into_iter().collect();
+    if not_followed.len() > NAMED {
+        let more = not_followed.len() - NAMED + 1;
+        not_followed.truncate(NAMED - 1);
+        not_followed.push(format!("and {more} more"));
+    }
+    Content::There(digest(walk.relevant), not_followed)
+}
+
+/// The content of a layer whose references were not followed to their end: the whole tree.
+pub fn whole(tree: &Tree, why: String) -> Content {
+    Content::There(digest(tree.entries()), vec![why])
+}
+
+fn digest<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
     let mut digest = Sha256::new();
-    for entry in walk.relevant {
+    for entry in entries {
         digest.update(format!("{:o} {} {}\0", entry.mode, entry.id, entry.path));
     }
-    Content::There(hex_digest(&digest.finalize()))
+    hex_digest(&digest.finalize())
 }
 
 fn not_there(tree: &Tree, dir: &str) -> String {
@@ -96,6 +115,7 @@ mod tests {
 
     use super::*;
     use crate::walk::understood;
+    use tool_versions::request::files;
 
     /// A tree of files, and of links, whose text starts with `->`.
     struct Repo(BTreeMap<String, String>);
@@ -156,7 +176,7 @@ mod tests {
 
         fn digest(&self, subject: &Subject) -> String {
             match self.content(subject) {
-                Content::There(digest) => digest,
+                Content::There(digest, _) => digest,
                 other => panic!("{other:?}"),
             }
         }
@@ -244,7 +264,7 @@ mod tests {
         let repo = repo();
         let subject = Subject {
             path: "stacks/app".into(),
-            variable_files: vec![
+            files: vec![
                 "../../env/common.tfvars".into(),
                 "../../../etc/passwd".into(),
             ],
@@ -287,6 +307,56 @@ mod tests {
                 digest,
                 "a link's code is where the link is"
             );
+        }
+    }
+
+    #[test]
+    fn files_read_by_functions_are_relevant() {
+        let repo = repo()
+            .with(
+                "stacks/app/more.tf",
+                "locals {\n  a = jsondecode(file(\"../../env/a.json\"))\n  b = file(var.path)\n}\n",
+            )
+            .with(
+                "modules/a/t.tf",
+                "locals { t = templatefile(\"${path.module}/../t.tpl\", {}) }\n",
+            )
+            .with(
+                "modules/b/f.tf",
+                "locals { f = fileset(\"${path.root}/../../policies\", \"*\") }\n",
+            )
+            .with("env/a.json", "{}")
+            .with("modules/t.tpl", "t")
+            .with("policies/a/b.json", "{}");
+        let app = at("stacks/app");
+        let digest = repo.digest(&app);
+        for path in ["env/a.json", "modules/t.tpl", "policies/a/b.json"] {
+            assert_ne!(repo.with(path, "changed").digest(&app), digest, "{path}");
+        }
+        assert_ne!(repo.with("policies/new.json", "").digest(&app), digest);
+        let Content::There(_, not_followed) = repo.content(&app) else {
+            panic!()
+        };
+        assert_eq!(not_followed, ["stacks/app/more.tf:3: file(var.path)"]);
+    }
+
+    #[test]
+    fn files_that_setup_consults_are_relevant() {
+        let app = Subject {
+            files: vec!["../../hooks/check.sh".into()],
+            ..at("stacks/app")
+        };
+        let digest = repo().digest(&app);
+        let at_top = [".lfsconfig", ".gitmodules", "hooks/check.sh"];
+        let names: Vec<_> = files::names().chain([".gitattributes"]).collect();
+        let above = names
+            .iter()
+            .flat_map(|name| [(*name).to_owned(), format!("stacks/{name}")]);
+        for path in at_top.map(str::to_owned).into_iter().chain(above) {
+            assert_ne!(repo().with(&path, "").digest(&app), digest, "{path}");
+        }
+        for path in ["modules/.terraform-version", "env/root.hcl", ".envrc"] {
+            assert_eq!(repo().with(path, "").digest(&app), digest, "{path}");
         }
     }
 
@@ -392,7 +462,7 @@ mod tests {
         };
         let of = |id, path: &str| content(&tree(id), &at(path), &Known::new());
         for path in ["modules/m", "modules/m/deep"] {
-            assert!(matches!(of('a', path), Content::There(_)), "{path}");
+            assert!(matches!(of('a', path), Content::There(..)), "{path}");
             assert_ne!(of('a', path), of('b', path));
         }
     }

@@ -13,7 +13,7 @@ use crate::{
     failure::Problem,
     follow::{Key, Layer, View},
     refs,
-    relevance::{Content, Subject, content},
+    relevance::{Content, Subject, content, whole},
     schedule::{Answer, Cause, Memory, is_tried},
     server::{Git, Remote},
     status::{At, Look, Seen},
@@ -271,6 +271,14 @@ impl<B: Snapshots> Syncer<B> {
             }
             place.blobs(&missing, &mut known).await?;
         }
+        for content in &mut contents {
+            if matches!(content, Content::Missing(_)) {
+                let why = format!(
+                    "modules or links in a chain longer than {MAX_ROUNDS}: each commit counts"
+                );
+                *content = whole(tree, why);
+            }
+        }
         for ((layer, subject), content) in layers.iter().zip(subjects).zip(contents) {
             if let Some(source) = source(layer, &content, commit) {
                 found.sources.push((Arc::clone(layer), source));
@@ -296,9 +304,9 @@ struct OfRef<'a> {
 
 /// The new source of a layer for a commit; `None` when it is unchanged.
 fn source(layer: &Layer, content: &Content, commit: &Commit) -> Option<LayerSource> {
-    let (digest, missing) = match content {
-        Content::There(digest) => (digest.clone(), None),
-        Content::NotThere(why) => (String::new(), Some(clip(why, 500))),
+    let (digest, missing, not_followed) = match content {
+        Content::There(digest, not_followed) => (digest.clone(), None, not_followed.clone()),
+        Content::NotThere(why) => (String::new(), Some(clip(why, 500)), Vec::new()),
         Content::Missing(_) => return None,
     };
     let fresh = LayerSource {
@@ -307,6 +315,7 @@ fn source(layer: &Layer, content: &Content, commit: &Commit) -> Option<LayerSour
         content: digest,
         subject: commit.subject.clone(),
         missing,
+        not_followed: not_followed.iter().map(|call| clip(call, 250)).collect(),
     };
     let Some(old) = &layer.source else {
         return Some(fresh);
@@ -314,7 +323,7 @@ fn source(layer: &Layer, content: &Content, commit: &Commit) -> Option<LayerSour
     if old.content != fresh.content || old.missing != fresh.missing {
         return Some(fresh);
     }
-    if old.of == fresh.of {
+    if old.of == fresh.of && old.not_followed == fresh.not_followed {
         return None;
     }
     // For the same ref and path with the same content, the layer keeps the first commit, also if its globs changed.
@@ -323,6 +332,7 @@ fn source(layer: &Layer, content: &Content, commit: &Commit) -> Option<LayerSour
     Some(if first {
         LayerSource {
             of: fresh.of,
+            not_followed: fresh.not_followed,
             ..old.clone()
         }
     } else {
@@ -354,7 +364,7 @@ mod tests {
     /// compared. Here the content is compared.
     #[test]
     fn layer_gets_the_first_commit_with_new_content() {
-        let there = |digest: &str| Content::There(digest.into());
+        let there = |digest: &str| Content::There(digest.into(), Vec::new());
         let first = source(&layer(None, "main\n.\nt"), &there("x"), &commit("a")).unwrap();
         assert_eq!(
             (first.revision.as_str(), first.content.as_str()),

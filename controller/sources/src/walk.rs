@@ -6,6 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use tool_versions::request::files;
+
 use crate::{
     references::{self, Kind, Place, Read, SPLIT},
     tree::{Entry, Tree, join},
@@ -58,18 +60,24 @@ pub struct Walk<'a> {
     pub missing: BTreeSet<(String, Ask)>,
     /// Whether references are unknown, so that the whole tree is relevant.
     pub everything: bool,
+    /// Calls with computed paths, with file and line.
+    pub not_followed: BTreeSet<String>,
+    /// The directory where the tool runs.
+    stack: String,
     queue: VecDeque<Step>,
     visited: usize,
 }
 
 impl<'a> Walk<'a> {
-    pub const fn new(tree: &'a Tree, known: &'a Known) -> Self {
+    pub const fn new(tree: &'a Tree, known: &'a Known, stack: String) -> Self {
         Self {
             tree,
             known,
             relevant: BTreeSet::new(),
             missing: BTreeSet::new(),
             everything: false,
+            not_followed: BTreeSet::new(),
+            stack,
             queue: VecDeque::new(),
             visited: 0,
         }
@@ -158,8 +166,18 @@ impl<'a> Walk<'a> {
             return;
         };
         for (kind, place) in places {
-            for base in bases {
-                self.take(*kind, place, base);
+            match (kind, place) {
+                (Kind::Computed, Place::Beside(call)) => {
+                    self.not_followed.insert(format!("{path}:{call}"));
+                }
+                (_, Place::Stack(relative)) => {
+                    // Terragrunt runs the tool beside a copy of the module.
+                    let stack = self.stack.clone();
+                    for base in bases.iter().copied().chain([stack.as_str()]) {
+                        self.take(*kind, &Place::Beside(relative.clone()), base);
+                    }
+                }
+                _ => bases.iter().for_each(|base| self.take(*kind, place, base)),
             }
         }
     }
@@ -167,7 +185,9 @@ impl<'a> Walk<'a> {
     /// Queues a reference of code in a directory.
     fn take(&mut self, kind: Kind, place: &Place, base: &str) {
         let (dir, relative) = match place {
-            Place::Beside(relative) => (base.to_owned(), relative.as_str()),
+            Place::Beside(relative) | Place::Stack(relative) => {
+                (base.to_owned(), relative.as_str())
+            }
             Place::Top(relative) => (String::new(), relative.trim_start_matches('/')),
             Place::Above(name, relative) => {
                 let Some(dir) = self.above(base, name) else {
@@ -191,6 +211,7 @@ impl<'a> Walk<'a> {
         self.queue.push_back(match kind {
             Kind::Module => Step::Module(path),
             Kind::Config => Step::Config(path, base.to_owned()),
+            Kind::Data | Kind::Computed => Step::All(path),
         });
     }
 
@@ -204,6 +225,22 @@ impl<'a> Walk<'a> {
             }
         }
         None
+    }
+
+    /// The files that Setup reads from the stack up to the root, to choose the tool, and those by which a clone is made.
+    pub fn consult(&mut self, stack: &str) {
+        let mut dir = stack;
+        loop {
+            for name in files::names().chain([".gitattributes"]) {
+                self.queue.extend(join(dir, name).map(Step::All));
+            }
+            if dir.is_empty() {
+                break;
+            }
+            dir = parent(dir);
+        }
+        let of_clone = [".lfsconfig", ".gitmodules"].map(|name| Step::All(name.to_owned()));
+        self.queue.extend(of_clone);
     }
 
     /// Resolves the links in a path; the links are relevant, and so is a submodule on the way. `None` when the path
@@ -291,7 +328,7 @@ mod tests {
         let listing: String = files.chain(links).collect();
         let tree = Tree::parse(listing.as_bytes()).unwrap();
         let known = Known::from([((id, Ask::Link), Blob::Link("d".into()))]);
-        let mut walk = Walk::new(&tree, &known);
+        let mut walk = Walk::new(&tree, &known, String::new());
         walk.follow((0..1000).map(|n| Step::All(format!("l{n}"))));
         assert!(walk.everything && walk.visited < 2 * MAX_VISITED);
     }

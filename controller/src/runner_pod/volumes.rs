@@ -136,6 +136,7 @@ pub(super) fn volumes(
         mount("work", pod_env::WORK_DIR, false),
         mount("kept", pod_env::KEPT_DIR, false),
         mount("tmp", "/tmp", false),
+        mount("tmp", "/var/tmp", false),
         mount("token", pod_env::TOKEN_DIR, true),
     ];
 

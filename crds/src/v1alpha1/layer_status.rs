@@ -124,8 +124,8 @@ pub struct LayerSource {
     /// The first seen commit with the current relevant content: the one to plan. Its snapshot is stored.
     #[schemars(length(max = 64))]
     pub revision: String,
-    /// Digest of everything relevant to the layer at that commit: its directory, local modules, variable files and
-    /// trigger paths. Commits with equal digests are equal to the layer.
+    /// Digest of everything relevant to the layer at that commit: its directory, local modules, variable files, files that functions
+    /// read or that name the tool, and trigger paths. Commits with equal digests are equal to the layer.
     #[schemars(length(max = 71))]
     pub content: String,
     /// The first line of the commit message.
@@ -136,6 +136,11 @@ pub struct LayerSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub missing: Option<String>,
+    /// Calls of functions that read a file at a computed path, as `main.tf:3: file(var.path)`: a commit that changes only such a
+    /// file causes no plan, unless a trigger path names it. At most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 256)))]
+    pub not_followed: Vec<String>,
 }
 
 /// A run as recorded in its layer's status.

@@ -44,9 +44,6 @@ impl PhaseRunner {
             let mut args: Vec<OsString> = ["apply", "-json", "-input=false", &lock_timeout]
                 .map(OsString::from)
                 .into();
-            if shell.tool.found.applies_with_variables() {
-                args.extend(shell.variable_args.iter().cloned());
-            }
             args.extend(shell.options.apply.iter().map(OsString::from));
             args.push(file.clone());
             let command = self.command(shell, args)?;

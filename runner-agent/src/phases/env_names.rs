@@ -236,19 +236,36 @@ const ROWS: &[Row] = &[
     ),
 ];
 
+/// Names that a cluster's webhooks set in pods for the cloud account of their ServiceAccount.
+const IDENTITY: &str = "AWS_* AZURE_* ALIBABA_CLOUD_* TKE_* OCI_RESOURCE_PRINCIPAL_* GOOGLE_* CLOUDSDK_* SPIFFE_ENDPOINT_SOCKET";
+
+/// Whether a webhook may have set this name in the pod. Such a value is as [`Moment::Later`].
+pub fn is_identity(name: &str) -> bool {
+    let mut all = IDENTITY.split_ascii_whitespace();
+    all.any(|word| matches(word, name))
+}
+
+/// Whether a name is the word, or of its family.
+fn matches(word: &str, name: &str) -> bool {
+    match word.strip_suffix('*') {
+        Some(stem) => name.starts_with(stem),
+        None => name == word,
+    }
+}
+
 /// The effect of a name that is refused at this moment, or `None` if it is allowed.
 pub(super) fn refused(name: &str, moment: Moment) -> Option<&'static str> {
     let listed = match name.strip_prefix("TERRAGRUNT_") {
         Some(rest) => &format!("TG_{rest}"),
         None => name,
     };
-    let matches = |word: &str| match word.strip_suffix('*') {
-        Some(stem) => listed.starts_with(stem),
-        None => listed == word,
-    };
     let by_row = ROWS
         .iter()
-        .find(|row| row.names.split_ascii_whitespace().any(matches))
+        .find(|row| {
+            row.names
+                .split_ascii_whitespace()
+                .any(|word| matches(word, listed))
+        })
         .filter(|row| moment == Moment::Later || !row.creation)
         .map(|row| row.effect);
     by_row.or_else(|| (moment == Moment::Later && names_a_program(name)).then_some(RUNS))

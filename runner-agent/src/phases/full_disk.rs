@@ -21,7 +21,7 @@ impl PhaseRunner {
                     .unwrap_or(false);
                 Err(judged(failure, own))
             }
-            ended => ended,
+            ended => ended.map_err(|failure| self.for_want_of_identity(failure)),
         }
     }
 }

@@ -1,16 +1,20 @@
 //! Workload identity: environment variables by which the SDKs of clouds and Vault find a token of the run's ServiceAccount, and
 //! related settings.
 
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 use crds::{
-    AwsIdentity, AzureIdentity, Credentials, Failure, GcpIdentity, Reason, TerraformRun,
-    VaultIdentity,
+    AwsIdentity, AzureIdentity, Credentials, Failure, FailureClass, GcpIdentity, Reason,
+    TerraformRun, VaultIdentity,
 };
 use serde_json::{Value, json};
 
-use super::{PhaseRunner, inputs, preflight};
-use crate::{classify::OrInternal as _, files, settings::Settings};
+use super::{
+    PhaseRunner,
+    env_names::{Moment, refused},
+    inputs, preflight,
+};
+use crate::{classify::OrInternal as _, files, guard, settings::Settings};
 
 /// Maximum length of a session name in AWS.
 const SESSION: usize = 64;
@@ -63,7 +67,63 @@ impl PhaseRunner {
                 .env_origins
                 .push((name.to_owned(), format!("credentials.{field}")));
         }
+        if let Some(text) = self.take_injected(run, &mut given) {
+            self.say(&text).await;
+            *guard(&self.kept_back) = Some(text);
+        }
         Ok(given)
+    }
+
+    /// Passes on what the cluster gave the pod for the account that the run names, except names that bring code. What the run sets
+    /// itself wins. These are credentials, which differ between the pods of plan and apply, so the manifest does not have them.
+    /// Returns what is kept back, for people.
+    fn take_injected(&self, run: &TerraformRun, given: &mut inputs::Inputs) -> Option<String> {
+        let restores = run.attempt().is_some_and(|a| a.restores.is_some());
+        let has_account = run.spec.runner.account(restores).is_some();
+        let mut kept_back = Vec::new();
+        for (name, value) in &self.settings.injected {
+            if !has_account || refused(name, Moment::Later).is_some() {
+                kept_back.push(name.as_str());
+                continue;
+            }
+            if name.contains("SECRET") || name.ends_with("TOKEN") {
+                self.redactor.add(value);
+            }
+            if let Some(text) = name
+                .ends_with("TOKEN_FILE")
+                .then(|| fs::read_to_string(value).ok())
+                .flatten()
+            {
+                self.redactor.add(text.trim());
+            }
+            if given.env.iter().all(|(own, _)| own != name) {
+                given.env.push((name.clone(), value.clone()));
+            }
+        }
+        if kept_back.is_empty() {
+            return None;
+        }
+        let why = if has_account {
+            "since they would bring code or a path; env may name them"
+        } else {
+            "since the run names no account: runner.serviceAccountName"
+        };
+        Some(format!(
+            "the cluster gave the pod {}, which the code does not get, {why}",
+            kept_back.join(", ")
+        ))
+    }
+
+    /// Adds to a failure of credentials that some were kept back.
+    pub(super) fn for_want_of_identity(&self, failure: Failure) -> Failure {
+        let kept_back = guard(&self.kept_back).clone();
+        match kept_back.filter(|_| failure.class == FailureClass::Credentials) {
+            Some(text) => Failure {
+                message: crds::text::clip(&format!("{}; {text}", failure.message), 1024),
+                ..failure
+            },
+            None => failure,
+        }
     }
 }
 

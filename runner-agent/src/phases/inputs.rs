@@ -26,6 +26,8 @@ use crate::{
 pub(super) struct Inputs {
     pub(super) variables: Map<String, Value>,
     pub(super) variable_origins: Vec<(String, String)>,
+    /// The variables that are texts of Secrets and ConfigMaps.
+    pub(super) texts: BTreeMap<String, String>,
     pub(super) env: Vec<(String, String)>,
     pub(super) env_origins: Vec<(String, String)>,
     pub(super) variable_files: Vec<GivenVariables>,
@@ -89,6 +91,13 @@ pub(super) fn gather(
             &variable.value_from,
             format!("variable {}", variable.name),
         )?;
+        let is_text = variable
+            .value_from
+            .as_ref()
+            .is_some_and(|from| from.output_of.is_none());
+        if let (true, Value::String(text)) = (is_text, &given) {
+            inputs.texts.insert(variable.name.clone(), text.clone());
+        }
         inputs.variables.insert(variable.name.clone(), given);
         inputs
             .variable_origins

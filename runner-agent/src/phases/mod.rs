@@ -69,6 +69,7 @@ use crate::{
     report::redact::Redactor,
     settings::Settings,
 };
+pub use env_names::is_identity;
 pub use events::{Events, Render};
 use phase_results::{Initialised, Planned, Shell, Stage};
 use plan_facts::PlanFacts;
@@ -98,6 +99,8 @@ pub struct PhaseRunner {
     release: Mutex<Option<locked_state::Release>>,
     /// The fixed hooks and the values they handed over.
     hooks: Mutex<hooks::Fixed>,
+    /// The pod's variables for a cloud account that the code does not get, with the reason.
+    kept_back: Mutex<Option<String>>,
     /// Outputs of other stacks that the plan was made with.
     taken: Mutex<outputs::TakenOutputs>,
 }
@@ -115,6 +118,7 @@ impl PhaseRunner {
             changed: Mutex::default(),
             release: Mutex::default(),
             hooks: Mutex::default(),
+            kept_back: Mutex::default(),
             taken: Mutex::default(),
         }
     }
@@ -143,7 +147,8 @@ impl PhaseRunner {
         // written again.
         self.write_cli_config(shell)?;
         shell.tool.check()?;
-        let call = self.call_terragrunt(shell, args.into_iter().map(Into::into).collect())?;
+        let args = shell.with_variables(args.into_iter().map(Into::into).collect());
+        let call = self.call_terragrunt(shell, args)?;
         let handed = self
             .handed_over()
             .into_iter()
@@ -348,7 +353,7 @@ impl Work for PhaseRunner {
         ]
         .into_iter()
         .any(|when| self.has_hook(when));
-        variables::check(&prepared, &self.handed_over(), more)?;
+        let notes = variables::check(&prepared, &self.handed_over(), more)?;
         for note in prepared
             .shell
             .tool
@@ -356,6 +361,7 @@ impl Work for PhaseRunner {
             .notes
             .iter()
             .chain(&prepared.notes)
+            .chain(&notes)
         {
             self.say(note).await;
         }
@@ -459,7 +465,8 @@ impl Work for PhaseRunner {
     async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
         let planned = self.stage().planned()?;
         self.log.enter("apply").await;
-        self.run_apply(&planned, &claim, &notices).await
+        let applied = self.run_apply(&planned, &claim, &notices).await;
+        applied.map_err(|failure| self.for_want_of_identity(failure))
     }
 
     async fn deliver(&self, message: TerminationMessage) -> bool {

@@ -1,6 +1,7 @@
 //! The results of each phase. A phase takes the result of the previous one, so it cannot read data that does not exist yet.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
@@ -41,8 +42,10 @@ pub(super) struct Shell {
     pub(super) user_config: Arc<UserConfig>,
     /// Additional arguments that the run sets.
     pub(super) options: Arc<Options>,
-    /// Variables on the tool's command line, where they are not in files beside the code.
+    /// Variables of a person's folder, where no files are written beside the code.
     pub(super) variable_args: Arc<Vec<OsString>>,
+    /// The variables that are texts of Secrets and ConfigMaps.
+    pub(super) texts: Arc<BTreeMap<String, String>>,
     /// Files of Secrets and ConfigMaps for the tool.
     pub(super) files: Arc<Vec<GivenFile>>,
     /// Variable files beside the code.
@@ -50,6 +53,27 @@ pub(super) struct Shell {
 }
 
 impl Shell {
+    /// The arguments of a command, with the run's variables if it evaluates any. Terragrunt puts its own before these, and so do the
+    /// tool's variables (`TF_CLI_ARGS_…`): what a person gave is last and wins.
+    pub(super) fn with_variables(&self, mut args: Vec<OsString>) -> Vec<OsString> {
+        let name = args.first().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default();
+        if !self.tool.found.takes_variables(name) {
+            return args;
+        }
+        // Options end before a file or an ID.
+        let is_named = matches!(name, "show" | "apply" | "force-unlock");
+        let at = args.len() - usize::from(is_named && args.len() > 1);
+        let files = self.variables.iter().map(|file| {
+            let mut word = OsString::from("-var-file=");
+            word.push(self.stack.join(&file.name));
+            word
+        });
+        let all: Vec<_> = files.chain(self.variable_args.iter().cloned()).collect();
+        args.splice(at..at, all);
+        args
+    }
+
     /// Writes the files again that no checksum covers (files of Secrets, and variables), since a change by the stack's code would go
     /// unnoticed. Does nothing in a person's own folder (`in_place`), where no files were written.
     pub(super) fn put_uncounted(&self, in_place: bool) -> Result<(), Failure> {

@@ -15,7 +15,7 @@ use super::{
     plan_json::read_plan,
     plan_words,
     recover::{RECOVER_FILE, Recovery, finish_recovery},
-    terragrunt,
+    terragrunt, variables,
 };
 use crate::{
     classify::{self, OrInternal as _, internal},
@@ -42,8 +42,17 @@ impl PhaseRunner {
             Operation::Plan | Operation::Apply | Operation::Unknown => {}
         }
         let mut args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
-        args.extend(made.shell.variable_args.iter().cloned());
         args.extend(made.shell.options.plan.iter().map(OsString::from));
+        // Terragrunt runs the tool beside the code that it copied and generated.
+        let runs_in = match made.shell.is_terragrunt() {
+            true => self.ran_in(),
+            false => Some(made.shell.stack.clone()),
+        };
+        if let Some(dir) = runs_in {
+            for note in variables::before_plan(&made.run, &mut made.shell, &dir)? {
+                self.say(note).await;
+            }
+        }
         let mut recovery = self.begin_recovery(&made).await?;
         let shell = &made.shell;
         // Terragrunt writes files of the unit within the command.

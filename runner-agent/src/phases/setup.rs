@@ -20,7 +20,7 @@ use super::{
     phase_results::{Prepared, Shell},
     tool_integrity::VerifiedTool,
     tools::Origin,
-    variable_files,
+    variable_files, variables,
 };
 use crate::{
     classify::OrInternal as _,
@@ -139,21 +139,17 @@ impl PhaseRunner {
         self.fix_hooks_of_source(&stack, &root)?;
         remove_own_dirs(&stack)?;
         inputs::put_all(&stack, &root, &mut given)?;
-        self.prepare(
-            run,
-            cache,
-            given,
-            Origin {
-                source,
-                revision,
-                stack,
-                root,
-                managed: false,
-                pinned: None,
-            },
-            notices,
-        )
-        .await
+        let origin = Origin {
+            source,
+            revision,
+            stack,
+            root,
+            managed: false,
+            pinned: None,
+        };
+        let (report, mut prepared) = self.prepare(run, cache, given, origin, notices).await?;
+        variables::write_typed(&mut prepared.shell)?;
+        Ok((report, prepared))
     }
 
     /// Creates or empties the attempt's directories: those of every attempt, and `more`.
@@ -289,6 +285,7 @@ impl PhaseRunner {
             user_config,
             options: Arc::new(given.options),
             variable_args: Arc::new(variable_args),
+            texts: Arc::new(given.texts),
             files: Arc::new(given.files),
             variables: Arc::new(given.put),
         };

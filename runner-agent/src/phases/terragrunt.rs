@@ -62,12 +62,9 @@ impl Call {
         let mut env: Vec<(OsString, OsString)> =
             told.map(|name| (name.into(), "true".into())).collect();
         let args = if as_plan && name != "plan" && name != "apply" {
-            let lines = args
-                .iter()
-                .map(|arg| arg.to_string_lossy())
-                .collect::<Vec<_>>()
-                .join("\n");
-            env.push((wrapped::INSTEAD.into(), lines.into()));
+            let words: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+            let words = serde_json::json!(words).to_string();
+            env.push((wrapped::INSTEAD.into(), words.into()));
             vec!["plan".into()]
         } else {
             args
@@ -103,7 +100,7 @@ impl Shell {
         let (beneath, dir) = (self.tool.found.beneath.as_ref()?, ran_in?);
         let mut env = self.env.clone();
         env.push(("TF_DATA_DIR".into(), self.stack.join(".terraform").into()));
-        let args = args.iter().map(OsString::from).collect();
+        let args = self.with_variables(args.iter().map(OsString::from).collect());
         Some(Command {
             program: beneath.binary.clone(),
             args,
@@ -306,7 +303,10 @@ mod tests {
     fn other_commands_run_as_part_of_plan_for_mocks() {
         let init = call("1.1.3", &["init", "-json"], true);
         assert_eq!(init.args, ["run", "--", "plan"]);
-        assert_eq!(has(&init, wrapped::INSTEAD).as_deref(), Some("init\n-json"));
+        assert_eq!(
+            has(&init, wrapped::INSTEAD).as_deref(),
+            Some("[\"init\",\"-json\"]")
+        );
         assert_eq!(has(&init, wrapped::ASKED).as_deref(), Some("init"));
         for name in ["plan", "apply"] {
             let call = call("0.90.0", &[name, "-json"], true);

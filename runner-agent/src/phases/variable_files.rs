@@ -1,7 +1,8 @@
 //! Variable files that a run references in the source, in ConfigMaps and in Secrets.
 //!
-//! They are written beside the code under names that the tool loads automatically, in their order, and after the source's own files
-//! of that kind. So every command of the tool reads them, Terragrunt copies them, and the file of `variables` comes last and wins.
+//! They are written beside the code under names that the tool loads automatically, in their order. So every command of the tool reads
+//! them, and Terragrunt copies them. Files of the code may sort after them, and Terragrunt may pass others: each command that takes
+//! variables gets these as its last arguments too, so they win ([`super::phase_results::Shell::with_variables`]).
 //!
 //! No checksum covers them, since not even a hash of their values may be shown. A plan contains its variables, except ephemeral
 //! ones, which an apply reads again. So the agent keeps the texts in memory, and restores exactly these files before anything is
@@ -128,10 +129,13 @@ fn not_understood(origin: &str, why: &str) -> Failure {
     Reason::VariableInvalid.failure(format!("the variable file {origin} is not JSON: {why}"))
 }
 
+/// The file of texts that the code declares as lists, objects and the like: the tool reads them as expressions, as it reads `TF_VAR_…`.
+pub(super) const TEXTS_FILE: &str = "zz_pawl-values.auto.tfvars";
+
 /// A variable file as written beside the code.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct VariablesFile {
-    name: String,
+    pub(super) name: String,
     text: String,
 }
 
@@ -170,8 +174,67 @@ pub(super) fn kept(stack: &Path) -> Result<Vec<VariablesFile>, Failure> {
         files::regular(&stack.join(&name))?.read_to_string(&mut text)?;
         Ok(VariablesFile { name, text })
     };
-    let all: io::Result<Vec<_>> = own_names(stack).into_iter().map(read).collect();
+    let mut names = own_names(stack);
+    // Their order decides.
+    names.sort();
+    let all: io::Result<Vec<_>> = names.into_iter().map(read).collect();
     all.or_internal("the variables of the plan cannot be read")
+}
+
+/// The files with `texts` of Secrets and ConfigMaps written as the code declares them.
+pub(super) fn retyped(
+    files: &[VariablesFile],
+    texts: &BTreeMap<String, String>,
+    is_expression: impl Fn(&str) -> bool,
+) -> Result<Vec<VariablesFile>, Failure> {
+    let (own, mut all): (Vec<_>, Vec<_>) = files
+        .iter()
+        .cloned()
+        .partition(|file| file.name == VARIABLES_FILE || file.name == TEXTS_FILE);
+    let values = own.into_iter().find(|file| file.name == VARIABLES_FILE);
+    let mut values: Map<String, Value> = values
+        .map_or(Ok(Map::new()), |file| serde_json::from_str(&file.text))
+        .or_internal("the variables cannot be read back")?;
+    let mut expressions = String::new();
+    for (name, text) in texts {
+        if is_expression(name) {
+            values.remove(name);
+            expressions.push_str(&expression(name, text)?);
+        } else {
+            values.insert(name.clone(), text.clone().into());
+        }
+    }
+    let own = [
+        (
+            TEXTS_FILE,
+            Some(expressions).filter(|text| !text.is_empty()),
+        ),
+        (
+            VARIABLES_FILE,
+            (!values.is_empty()).then(|| Value::Object(values).to_string()),
+        ),
+    ];
+    all.extend(own.into_iter().filter_map(|(name, text)| {
+        let name = name.to_owned();
+        Some(VariablesFile { name, text: text? })
+    }));
+    Ok(all)
+}
+
+/// A variable whose value is an expression. The tools read a bare one as if it were in parentheses.
+fn expression(name: &str, text: &str) -> Result<String, Failure> {
+    let line = format!("{name} = ({text}\n)\n");
+    let refused = |why: &str| {
+        Reason::VariableInvalid.failure(format!(
+            "variable {name}: its text is no value of the type that the code declares, which is written as in a .tfvars file: {why}"
+        ))
+    };
+    let body = tool_versions::request::hcl::parse(&line).map_err(|why| refused(&why))?;
+    let mut all = body.iter();
+    match (all.next().and_then(|one| one.as_attribute()), all.next()) {
+        (Some(attribute), None) if attribute.value.as_parenthesis().is_some() => Ok(line),
+        _ => Err(refused("it is more than one value")),
+    }
 }
 
 /// Writes the files beside the code, and removes all others with such names.

@@ -8,9 +8,10 @@ use std::{
     io::Read as _,
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
+    sync::Arc,
 };
 
-use crds::{Diagnostic, Failure, Reason, ToolName};
+use crds::{Diagnostic, Failure, Reason, TerraformRun, ToolName};
 use hcl_edit::{
     Span as _,
     structure::{BlockLabel, Body},
@@ -21,43 +22,131 @@ use tool_versions::{
     request::{hcl, required},
 };
 
-use super::{phase_results::Prepared, variable_files};
-use crate::{report::suggestion, tool::sources::known};
+use super::{
+    phase_results::{Prepared, Shell},
+    variable_files::{self, TEXTS_FILE},
+};
+use crate::{
+    files::{VARIABLE_FILES, VARIABLES_FILE},
+    report::suggestion,
+    tool::sources::known,
+};
 
 /// Maximum number of variables without a value that are named individually.
 const NAMED: usize = 20;
 
 /// Refuses values for undeclared variables, and variables without a value, before the plan. `handed_over` is the environment that
 /// hooks have handed over so far. With `may_follow`, hooks before the plan may hand over more, so missing values are not checked.
+/// Returns notes for the log.
 pub(super) fn check(
     prepared: &Prepared,
     handed_over: &[(String, String)],
     may_follow: bool,
-) -> Result<(), Failure> {
+) -> Result<Vec<String>, Failure> {
     let Prepared { run, shell, .. } = prepared;
-    let (stack, args) = (&shell.stack, shell.variable_args.as_slice());
-    let Some(declared) = declared(shell.tool.found.name, stack) else {
-        return Ok(());
+    // Terragrunt generates code and gives values; the code that it runs is checked before the plan.
+    let declared = Some(shell)
+        .filter(|shell| !shell.is_terragrunt())
+        .and_then(|shell| declared(shell.tool.found.name, &shell.stack));
+    let Some(declared) = declared else {
+        return Ok(Vec::new());
     };
-    let given = || {
-        run.spec
-            .variables
-            .iter()
-            .map(|variable| variable.name.as_str())
-            .chain(named(args))
-    };
-    check_declared(&declared, given())?;
-    if may_follow {
-        return Ok(());
-    }
-    let Some(mut all) = in_files(stack, args, &shell.env) else {
-        return Ok(());
-    };
+    check_names(&declared, run, shell)?;
     let by_hooks = handed_over
         .iter()
         .filter_map(|(name, _)| name.strip_prefix("TF_VAR_"));
-    all.extend(given().chain(by_hooks).map(str::to_owned));
-    check_given(&declared, &all)
+    if !may_follow
+        && declared.is_whole()
+        && let Some(mut all) = in_files(&shell.stack, &shell.variable_args, &shell.env)
+    {
+        all.extend(given(run, shell).chain(by_hooks).map(str::to_owned));
+        check_given(&declared, &all)?;
+    }
+    Ok(passed_over(&declared, shell))
+}
+
+/// Checks the names for the code that the plan runs, and writes the values as it declares them: hooks and Terragrunt may have made code
+/// since Setup. `dir` is where the tool runs.
+pub(super) fn before_plan(
+    run: &TerraformRun,
+    shell: &mut Shell,
+    dir: &Path,
+) -> Result<Vec<String>, Failure> {
+    let Some(declared) = declared(shell.tool.found.plain().name, dir) else {
+        return Ok(Vec::new());
+    };
+    check_names(&declared, run, shell)?;
+    retype(&declared, shell)?;
+    let notes = Some(passed_over(&declared, shell)).filter(|_| shell.is_terragrunt());
+    Ok(notes.unwrap_or_default())
+}
+
+/// Writes the values as the code in the stack's directory declares them.
+pub(super) fn write_typed(shell: &mut Shell) -> Result<(), Failure> {
+    match declared(shell.tool.found.plain().name, &shell.stack) {
+        Some(declared) => retype(&declared, shell),
+        None => Ok(()),
+    }
+}
+
+fn retype(declared: &Declarations, shell: &mut Shell) -> Result<(), Failure> {
+    if shell.texts.is_empty() {
+        return Ok(());
+    }
+    let is_expression = |name: &str| {
+        declared
+            .named
+            .get(name)
+            .is_some_and(|declared| declared.is_expression)
+    };
+    let files = variable_files::retyped(&shell.variables, &shell.texts, is_expression)?;
+    variable_files::put(&files, &shell.stack)?;
+    shell.variables = Arc::new(files);
+    Ok(())
+}
+
+/// The names that a person wrote one by one.
+fn given<'a>(run: &'a TerraformRun, shell: &'a Shell) -> impl Iterator<Item = &'a str> {
+    let of_spec = run.spec.variables.iter();
+    of_spec
+        .map(|variable| variable.name.as_str())
+        .chain(named(&shell.variable_args))
+}
+
+/// Notes on the keys of files and environments that the code does not declare: one file may serve many stacks.
+fn passed_over(declared: &Declarations, shell: &Shell) -> Vec<String> {
+    if !declared.is_whole() {
+        return Vec::new();
+    }
+    let own = shell.variables.iter().map(|file| file.name.as_str());
+    let own = own.filter(|name| *name != VARIABLES_FILE && *name != TEXTS_FILE);
+    let own = own.map(|name| shell.stack.join(name));
+    let typed = values_of(&shell.variable_args, "-var-file").map(|path| shell.stack.join(path));
+    let of_files = own.chain(typed).filter_map(|path| {
+        let name = name_of(&path);
+        // Pawl puts a number before the name that a person knows.
+        let known = name
+            .strip_prefix(VARIABLE_FILES)
+            .and_then(|rest| rest.get(3..));
+        Some((
+            known.unwrap_or(&name).to_owned(),
+            variable_files::names(&path)?,
+        ))
+    });
+    let by_env = shell.env.iter().filter_map(|(name, _)| name.to_str());
+    let by_env = by_env.filter_map(|name| Some(name.strip_prefix("TF_VAR_")?.to_owned()));
+    let all = of_files.chain([("the environment (TF_VAR_…)".to_owned(), by_env.collect())]);
+    all.filter_map(|(place, mut names): (String, Vec<String>)| {
+        names.retain(|name| !declared.named.contains_key(name));
+        names.truncate(NAMED);
+        (!names.is_empty()).then(|| {
+            format!(
+                "{place} gives variables that the code does not declare: {}",
+                names.join(", ")
+            )
+        })
+    })
+    .collect()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,9 +154,36 @@ struct Declared {
     file: String,
     line: Option<u32>,
     has_default: bool,
+    /// Whether the tool reads a text as an expression: its type is neither absent nor primitive.
+    is_expression: bool,
 }
 
-type Declarations = BTreeMap<String, Declared>;
+#[derive(Debug, Default)]
+struct Declarations {
+    named: BTreeMap<String, Declared>,
+    /// Files that were not read, with the reason.
+    unread: Vec<String>,
+    /// The state's workspace may have variables of its own.
+    elsewhere: bool,
+}
+
+impl Declarations {
+    fn is_whole(&self) -> bool {
+        self.unread.is_empty() && !self.elsewhere
+    }
+}
+
+/// Refuses names that the code does not declare. The tool refuses those of `-var` itself, but only warns about others. So where a
+/// file was not read, a name of the spec that no other file declares is refused too.
+fn check_names(declared: &Declarations, run: &TerraformRun, shell: &Shell) -> Result<(), Failure> {
+    let all: Vec<&str> = if declared.unread.is_empty() {
+        given(run, shell).collect()
+    } else {
+        let of_spec = run.spec.variables.iter();
+        of_spec.map(|variable| variable.name.as_str()).collect()
+    };
+    check_declared(declared, all.into_iter())
+}
 
 fn check_declared<'a>(
     declared: &Declarations,
@@ -76,23 +192,30 @@ fn check_declared<'a>(
     let in_words = |name| {
         format!(
             "variable {name}{}",
-            suggestion(name, declared.keys().map(String::as_str))
+            suggestion(name, declared.named.keys().map(String::as_str))
         )
     };
     let unknown: Vec<_> = given
-        .filter(|name| !declared.contains_key(*name))
+        .filter(|name| !declared.named.contains_key(*name))
         .map(in_words)
         .collect();
     if unknown.is_empty() {
         return Ok(());
     }
-    let message = format!("the code does not declare {}", unknown.join(", nor "));
+    let mut message = format!("the code does not declare {}", unknown.join(", nor "));
+    if !declared.unread.is_empty() {
+        let unread = declared.unread.join("; ");
+        message.push_str(&format!(
+            ", as far as Pawl can read it: {unread}; declare it in another file of the stack"
+        ));
+    }
     Err(Reason::InvalidSpec.failure(message))
 }
 
 /// Refuses a stack if a variable has neither a value nor a default. Names all of them.
 fn check_given(declared: &Declarations, given: &BTreeSet<String>) -> Result<(), Failure> {
     let missing: Vec<_> = declared
+        .named
         .iter()
         .filter(|(name, at)| !at.has_default && !given.contains(*name))
         .collect();
@@ -176,33 +299,60 @@ fn in_files(
     Some(all)
 }
 
-/// The variables that a stack's files declare; `None` leaves the decision to the tool: if a file cannot be parsed, under Terragrunt, which
-/// generates files, and where a workspace stores variables with its state.
-fn declared(tool: ToolName, stack: &Path) -> Option<Declarations> {
+/// The variables that the files of a directory declare; `None` for an unknown tool.
+fn declared(tool: ToolName, dir: &Path) -> Option<Declarations> {
     let tool = known(tool).filter(|tool| *tool != Tool::Terragrunt)?;
-    let mut all = Declarations::new();
-    for path in required::configuration(tool, stack).ok()? {
-        let mut text = String::new();
-        // Opening a pipe would block until a writer comes.
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(nix::libc::O_NONBLOCK)
-            .open(&path)
-            .ok()?;
-        file.take(hcl::LARGEST as u64 + 1)
-            .read_to_string(&mut text)
-            .ok()?;
-        for (name, found) in if path.extension()? == "json" {
-            of_json(&path, &text)?
-        } else {
-            of_hcl(&path, &text)?
-        } {
-            // A file that overrides another one may contain the default.
-            let has_default = found.has_default;
-            all.entry(name).or_insert(found).has_default |= has_default;
+    let mut all = Declarations::default();
+    // The tools read override files after all others; these may contain the default, or the type.
+    let (overrides, plain): (Vec<_>, Vec<_>) = required::configuration(tool, dir)
+        .ok()?
+        .into_iter()
+        .partition(|path| required::is_override(&name_of(path)));
+    for path in plain.into_iter().chain(overrides) {
+        let found = match read(&path) {
+            Ok(found) => found,
+            Err(why) => {
+                all.unread
+                    .push(format!("{} is not read: {why}", name_of(&path)));
+                continue;
+            }
+        };
+        all.elsewhere |= found.elsewhere;
+        for (name, one, has_type) in found.variables {
+            let Some(before) = all.named.get_mut(&name) else {
+                all.named.insert(name, one);
+                continue;
+            };
+            before.has_default |= one.has_default;
+            if has_type {
+                before.is_expression = one.is_expression;
+            }
         }
     }
     Some(all)
+}
+
+/// What a file declares: name, place, and whether it names a type.
+#[derive(Default)]
+struct Read {
+    variables: Vec<(String, Declared, bool)>,
+    elsewhere: bool,
+}
+
+fn read(path: &Path) -> Result<Read, String> {
+    let mut text = String::new();
+    // Opening a pipe would block until a writer comes.
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(path);
+    file.and_then(|file| file.take(hcl::LARGEST as u64 + 1).read_to_string(&mut text))
+        .map_err(|error| error.to_string())?;
+    if path.extension().is_some_and(|ending| ending == "json") {
+        of_json(path, &text)
+    } else {
+        of_hcl(path, &text)
+    }
 }
 
 fn name_of(path: &Path) -> String {
@@ -212,32 +362,39 @@ fn name_of(path: &Path) -> String {
         .into_owned()
 }
 
-fn of_hcl(path: &Path, text: &str) -> Option<Vec<(String, Declared)>> {
+fn of_hcl(path: &Path, text: &str) -> Result<Read, String> {
     // These keywords have no other spelling, and parsing is expensive.
     if !text.contains("variable") && !text.contains("cloud") && !text.contains("remote") {
-        return Some(Vec::new());
+        return Ok(Read::default());
     }
-    let body = hcl::parse(text).ok()?;
-    if keeps_variables(&body) {
-        return None;
-    }
-    let blocks = body
-        .blocks()
-        .filter(|block| block.ident.as_str() == "variable");
-    let declared = blocks.map(|block| {
+    let body = hcl::blocks(text, &["variable", "terraform"])?;
+    let blocks = body.get_blocks("variable");
+    let declared = blocks.filter_map(|block| {
         let name = block.labels.first()?.as_str().to_owned();
         let before = block.ident.span().and_then(|span| text.get(..span.start));
         let line = before.and_then(|text| u32::try_from(text.matches('\n').count() + 1).ok());
-        Some((
-            name,
-            Declared {
-                file: name_of(path),
-                line,
-                has_default: block.body.has_attribute("default"),
-            },
-        ))
+        let of = block.body.get_attribute("type");
+        let declared = Declared {
+            file: name_of(path),
+            line,
+            has_default: block.body.has_attribute("default"),
+            is_expression: of.is_some_and(|of| !is_primitive(of.value.to_string().trim())),
+        };
+        Some((name, declared, of.is_some()))
     });
-    declared.collect()
+    Ok(Read {
+        variables: declared.collect(),
+        elsewhere: keeps_variables(&body),
+    })
+}
+
+/// Whether a type is one of a text, a number or a bool. Older code quotes it.
+fn is_primitive(name: &str) -> bool {
+    let name = name.trim_start_matches(['(', '"', ' ']);
+    matches!(
+        name.trim_end_matches([')', '"', ' ']),
+        "string" | "number" | "bool"
+    )
 }
 
 /// Whether the state's workspace can have variables of its own.
@@ -253,42 +410,47 @@ fn keeps_variables(body: &Body) -> bool {
 }
 
 /// A block is an object or a list of objects.
-fn of_json(path: &Path, text: &str) -> Option<Vec<(String, Declared)>> {
-    let value: Value = serde_json::from_str(text).ok()?;
-    if value.get("terraform").is_some_and(|settings| {
+fn of_json(path: &Path, text: &str) -> Result<Read, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let elsewhere = value.get("terraform").is_some_and(|settings| {
         settings.to_string().contains("\"cloud\"") || settings.to_string().contains("\"remote\"")
-    }) {
-        return None;
-    }
+    });
     let of = |(name, body): (&String, &Value)| {
-        let has_default = match body {
-            Value::Array(bodies) => bodies.iter().any(|body| body.get("default").is_some()),
-            body => body.get("default").is_some(),
+        let attribute = |name: &str| match body {
+            Value::Array(bodies) => bodies.iter().find_map(|body| body.get(name)).cloned(),
+            body => body.get(name).cloned(),
         };
         let line = text
             .find(&format!("\"{name}\""))
             .and_then(|at| u32::try_from(text[..at].matches('\n').count() + 1).ok());
-        (
-            name.clone(),
-            Declared {
-                file: name_of(path),
-                line,
-                has_default,
-            },
-        )
+        let of = attribute("type");
+        let declared = Declared {
+            file: name_of(path),
+            line,
+            has_default: attribute("default").is_some(),
+            is_expression: of
+                .as_ref()
+                .is_some_and(|of| !of.as_str().is_some_and(is_primitive)),
+        };
+        (name.clone(), declared, of.is_some())
     };
-    match &value["variable"] {
-        Value::Null => Some(Vec::new()),
-        Value::Object(named) => Some(named.iter().map(of).collect()),
+    let none = || "its variables are no objects".to_owned();
+    let variables = match &value["variable"] {
+        Value::Null => Vec::new(),
+        Value::Object(named) => named.iter().map(of).collect(),
         Value::Array(blocks) => {
             let all: Option<Vec<_>> = blocks
                 .iter()
                 .map(|block| Some(block.as_object()?.iter().map(of)))
                 .collect();
-            Some(all?.into_iter().flatten().collect())
+            all.ok_or_else(none)?.into_iter().flatten().collect()
         }
-        _ => None,
-    }
+        _ => return Err(none()),
+    };
+    Ok(Read {
+        variables,
+        elsewhere,
+    })
 }
 
 #[cfg(test)]
@@ -324,7 +486,9 @@ mod tests {
             .collect();
         let mut given = in_files(dir.path(), &arguments, &env)?;
         given.extend(named(&arguments).map(str::to_owned));
-        check_given(&declared(tool, dir.path())?, &given).err()
+        let declared = declared(tool, dir.path())?;
+        let is_whole = declared.is_whole();
+        is_whole.then(|| check_given(&declared, &given).err())?
     }
 
     #[test]
@@ -358,23 +522,70 @@ mod tests {
     }
 
     #[test]
-    fn unparsed_file_leaves_the_decision_to_the_tool() {
-        for files in [
-            &[("main.tf", "variable \"a\" {")][..],
-            &[("main.tf.json", "{")],
-            &[("a.tf.json", r#"{"variable": [1]}"#)],
+    fn name_beside_an_unparsed_block_is_refused() {
+        let declares = "variable \"zone\" {}\n";
+        let refused = |file: &str, text: &str| {
+            let files = [("a.tf", declares), (file, text)];
+            assert_eq!(said(ToolName::OpenTofu, &files, &["zone"]), None, "{text}");
+            said(ToolName::OpenTofu, &files, &["zonne"]).unwrap()
+        };
+        // Tools take a doubled key; the block does not matter here.
+        let text = "locals {\n  t = { N = 1, N = 2 }\n}\nvariable \"b\" {}\n";
+        assert_eq!(
+            refused("main.tf", text),
+            "the code does not declare variable zonne (did you mean zone?)"
+        );
+        for (file, text, why) in [
+            (
+                "main.tf",
+                "variable \"a\" {",
+                "main.tf is not read: line 1: ",
+            ),
+            (
+                "main.tf",
+                "variable \"a\" {\n  default = { N = 1, N = 2 }\n}\n",
+                "main.tf is not read: line 2: ",
+            ),
+            ("main.tf.json", "{", "main.tf.json is not read: EOF"),
+            (
+                "a.tf.json",
+                r#"{"variable": [1]}"#,
+                "a.tf.json is not read: its variables",
+            ),
         ] {
-            assert_eq!(said(ToolName::OpenTofu, files, &["b"]), None);
+            assert!(refused(file, text).contains(why), "{}", refused(file, text));
         }
         assert_eq!(said(ToolName::Terragrunt, &[("main.tf", "")], &["b"]), None);
-        assert!(
-            said(
-                ToolName::OpenTofu,
-                &[("main.tf", "# no variable here\n")],
-                &["b"]
-            )
-            .is_some()
-        );
+    }
+
+    /// As `decodeVariableType` of the tools.
+    #[test]
+    fn texts_are_read_by_the_declared_type() {
+        for (of, is) in [
+            ("", false),
+            ("type = string", false),
+            ("type = (number)", false),
+            ("type = \"bool\"", false),
+            ("type = any", true),
+            ("type = \"list\"", true),
+            ("type = map", true),
+            ("type = list(string)", true),
+            ("type = object({ a = optional(string) }) # string", true),
+        ] {
+            let code = format!("variable \"a\" {{\n  {of}\n}}\n");
+            let json = of.split_once(" = ").map(|(_, of)| of.trim_matches('"'));
+            let json = serde_json::json!({"variable": {"b": json.map(|of| serde_json::json!({"type": of})).unwrap_or_default()}});
+            let files = [("a.tf", &*code), ("b.tf.json", &*json.to_string())];
+            let declared = declared(ToolName::Terraform, stack(&files).path()).unwrap();
+            let found = ["a", "b"].map(|name| declared.named[name].is_expression);
+            assert_eq!(found, [is; 2], "{of}");
+        }
+        let files = [
+            ("a_override.tf", "variable \"a\" {\n  type = any\n}\n"),
+            ("b.tf", "variable \"a\" {\n  type = string\n}\n"),
+        ];
+        let declared = declared(ToolName::OpenTofu, stack(&files).path()).unwrap();
+        assert!(declared.named["a"].is_expression);
     }
 
     #[test]

@@ -124,6 +124,17 @@ impl Found {
         self.since(11, 10)
     }
 
+    /// Whether a command evaluates variables and takes them as arguments. OpenTofu evaluates backends, sources of modules and
+    /// encryption in each command; Terraform sources of modules in `init`.
+    pub fn takes_variables(&self, command: &str) -> bool {
+        match command {
+            "plan" => true,
+            "apply" => self.applies_with_variables(),
+            "init" => self.since(8, 15),
+            _ => self.plain().name == ToolName::OpenTofu && self.since(10, 0),
+        }
+    }
+
     /// Whether `init` supports JSON output.
     pub fn has_init_json(&self) -> bool {
         self.since(7, 9)

@@ -32,7 +32,7 @@ pub const UNIT: &str = "PAWL_UNIT";
 pub const NOTES: &str = "PAWL_NOTES";
 /// The command that the agent requested from Terragrunt, e.g. `init`.
 pub const ASKED: &str = "PAWL_ASKED";
-/// Arguments to run in place of `plan`, one per line.
+/// Arguments to run in place of `plan`, a list in JSON.
 pub const INSTEAD: &str = "PAWL_INSTEAD";
 
 /// The file with the run's own backend.
@@ -69,7 +69,8 @@ pub fn run() -> u8 {
     );
     let args: Vec<OsString> = env::args_os().skip(1).collect();
     let instead = env::var(INSTEAD).unwrap_or_default();
-    let instead: Vec<&str> = instead.lines().collect();
+    let instead: Vec<String> = serde_json::from_str(&instead).unwrap_or_default();
+    let instead: Vec<&str> = instead.iter().map(String::as_str).collect();
     let is_init = var(ASKED) == "init";
     let here = env::current_dir().unwrap_or_default();
     let mut command = Command::new(&tool);

@@ -212,8 +212,8 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReas
     if let Some((_, tool, place)) = nearest {
         return Ok(Some((tool, ToolReason::File(place.file))));
     }
-    // The decision for the version notes unreadable files.
-    let required = required::required(Tool::OpenTofu, stack, root, &mut Vec::new())?;
+    let mut unread = Vec::new();
+    let required = required::required(Tool::OpenTofu, stack, root, &mut unread)?;
     if let Some(own) = required
         .iter()
         .find(|required| required.readers == Readers::Language)
@@ -231,7 +231,13 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReas
     let allow_it =
         |all: &[Required]| Constraints::any_from(all.iter().map(|one| &one.constraints), &first);
     if allow_it(&required) {
-        return Ok(None);
+        // A constraint that is not read may be the one that names the tool. Where another place names it, the tool checks the constraint.
+        let Some(why) = unread.first() else {
+            return Ok(None);
+        };
+        return Err(Error::configuration(format!(
+            "{why}; so it is not known for which tool the code is: name the tool, or its version in a file such as .opentofu-version"
+        )));
     }
     let alone = required
         .iter()

@@ -279,7 +279,7 @@ fn of_hcl(text: &str, tool: Tool) -> Found {
     {
         return Ok(Vec::new());
     }
-    let body = hcl::parse(text)?;
+    let body = hcl::blocks(text, &["terraform", "language"])?;
     let mut found = Vec::new();
     for block in body.blocks() {
         match block.ident.as_str() {

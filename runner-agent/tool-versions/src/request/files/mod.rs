@@ -94,6 +94,14 @@ fn files(tool: Tool) -> Vec<(&'static str, Form)> {
     plain.iter().copied().chain(hcl).collect()
 }
 
+/// The names of the files that are read in each directory, from the stack up to the root.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let all = [Tool::OpenTofu, Tool::Terraform, Tool::Terragrunt]
+        .into_iter()
+        .flat_map(files);
+    all.map(|(name, _)| name)
+}
+
 /// The version that the files of a stack request for a tool. Adds a note for each file that cannot be parsed.
 ///
 /// # Errors
