@@ -27,6 +27,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
             "terragrunt::unit_is_initialised_for_its_outputs",
             initialised,
         ),
+        Test::new("terragrunt::stack_alone_is_refused_with_its_units", stack),
         Test::new("terragrunt::excluded_unit_has_nothing_to_apply", excluded),
         Test::new("terragrunt::values_of_the_run_win", given),
         Test::new("terragrunt::ignored_error_leaves_nothing_to_apply", ignored),
@@ -36,6 +37,20 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
         Test::new("terragrunt::ctrl_c_interrupts_the_tool_once", interrupted),
         Test::new("terragrunt::killed_apply_is_indeterminate", killed),
     ]
+}
+
+fn stack(lab: &Lab) -> Result<()> {
+    let place = lab.units("units")?;
+    let dir = place.stack().join("all");
+    fs::create_dir(&dir)?;
+    let text = "unit \"net\" {\n  source = \"../network\"\n  path = \"net\"\n}\n";
+    fs::write(dir.join("terragrunt.stack.hcl"), text)?;
+    let said = place.unit("all").comes_to(Failed, &["plan"])?;
+    holds(
+        &said,
+        "is only a Terragrunt stack (terragrunt.stack.hcl) of unit net",
+    )?;
+    holds(&said, ".terragrunt-stack/net")
 }
 
 fn units(lab: &Lab) -> Result<()> {

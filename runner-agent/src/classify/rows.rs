@@ -52,7 +52,8 @@ const ROWS: &[Row] = &[
     ),
     Row(
         Reason::VersionContradiction,
-        "unsupported terraform core version|unsupported opentofu core version",
+        "unsupported terraform core version|unsupported opentofu core version|\
+         module is not compatible with opentofu v",
     ),
     Row(Reason::VariableNotSet, "no value for required variable"),
     Row(

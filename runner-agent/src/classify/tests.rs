@@ -190,7 +190,10 @@ fn known_texts_have_class_and_reason() {
         (
             Configuration,
             reason::VERSION_CONTRADICTION,
-            &["Unsupported Terraform Core version|requires >= 2"],
+            &[
+                "Unsupported Terraform Core version|requires >= 2",
+                "Incompatible module|This module is not compatible with OpenTofu v1.12.6.",
+            ],
         ),
         (
             Configuration,

@@ -39,6 +39,7 @@ mod restore_plan;
 mod secret_files;
 mod setup;
 mod terragrunt;
+mod terragrunt_stack;
 mod tool_integrity;
 mod tools;
 mod uploads;

@@ -18,6 +18,7 @@ use super::{
     given_files::{self, GivenFile},
     inputs,
     phase_results::{Prepared, Shell},
+    terragrunt_stack,
     tool_integrity::VerifiedTool,
     tools::Origin,
     variable_files, variables,
@@ -221,6 +222,8 @@ impl PhaseRunner {
         notices: &Notices,
     ) -> Result<(SetupReport, Prepared), Failure> {
         let (spec, settings) = (&run.spec, &self.settings);
+        let shown = origin.stack.strip_prefix(&origin.root);
+        terragrunt_stack::refuse(&origin.stack, shown.unwrap_or(&origin.stack))?;
         let found = self
             .find_tool(
                 &spec.tool,

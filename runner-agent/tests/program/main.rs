@@ -6,4 +6,5 @@
 )]
 
 mod local;
+mod stand_in;
 mod tool;
