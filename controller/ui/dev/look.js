@@ -31,7 +31,7 @@ for (const colorScheme of ['light', 'dark']) {
     await page.waitForTimeout(name === 'run-big' ? 4000 : 500);
     await act?.(page);
     await page.waitForTimeout(150);
-    await page.screenshot({ path: `${folder}/${name}-${colorScheme}.png` });
+    await page.screenshot({ path: `${folder}/${name}-${colorScheme}.png`, fullPage: name.startsWith('layer-') });
     const rows = await page.evaluate(() => document.querySelectorAll('[role=row], .box[role=log] .cells').length);
     if (rows > 200) report(`${rows} rows`);
     // Through the debugger, which the page's policy does not bind.

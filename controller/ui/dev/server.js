@@ -15,7 +15,7 @@ const results = { Succeeded: ['Applied', 'NoChanges'], Failed: ['Failed', 'Indet
 const runRow = (i) => {
   const phase = phases[i % 6];
   const ended = phase in results;
-  return { namespace: `team-${i % 7}`, name: `network-prod-${(i * 7919).toString(36)}`, uid: 'u', createdAt: ago(60 + i * 97), worked: 12 + ((i * 37) % 90), layer: `network-${i % 50}`, phase, ...(ended ? { result: results[phase][i % 2], endedAt: ago(i * 97) } : {}), ...(phase === 'Pending' ? { wait: { why: 'Queued', place: i } } : {}), revision: REV, changes: { add: i % 5, change: i % 3, destroy: i % 4, replace: i % 4 && 1 }, ...(phase === 'Apply' ? { progress: { done: 12, total: 40 } } : {}) };
+  return { namespace: `team-${i % 7}`, name: `network-prod-${(i * 7919).toString(36)}`, uid: 'u', action: 'Apply', trigger: ['Commit', 'Person', 'Drift'][i % 3], createdAt: ago(60 + i * 97), worked: 12 + ((i * 37) % 90), layer: `network-${i % 50}`, phase, ...(ended ? { result: results[phase][i % 2], endedAt: ago(i * 97) } : {}), ...(phase === 'Pending' ? { wait: { why: 'Queued', place: i } } : {}), revision: REV, changes: { add: i % 5, change: i % 3, destroy: i % 4, replace: i % 4 && 1 }, ...(phase === 'Apply' ? { progress: { done: 12, total: 40 } } : {}) };
 };
 const layerRow = (i) => ({ namespace: `team-${i % 7}`, name: `network-${i}`, uid: 'u', state: ['InSync', 'AwaitingApproval', 'NotApplied', 'Drifted', 'Failed'][i % 5], repository: `infra-${i % 9}`, path: `stacks/network/${i}`, ref: 'main', revision: REV, lastResult: ['NoChanges', 'Applied', 'Failed'][i % 3], ...(i % 11 ? {} : { driftSince: ago(i * 500 + 4000) }), ...(i % 13 ? {} : { reason: 'WaitsForLayer' }) });
 const page = (all, make, facets, query) => {
@@ -105,7 +105,7 @@ function answer(path, query, method) {
   if (method === 'POST') return waiting;
   if (path.endsWith('/changes')) return changes(path.includes('big') ? 50_000 : 312).map((it) => JSON.stringify(it)).join('\n');
   if (path.endsWith('/plan')) return log(60);
-  if (path.includes('/log/')) return log(path.includes('big') ? 200_000 : 400);
+  if (path.includes('/log/')) return log(400);
   if (path.endsWith('/journal')) return journal.slice(Number(query.get('offset') ?? 0));
   if (path.includes('/runs/')) return { failed, applying, queued }[path.split('/').at(-1)] ?? waiting;
   if (path.endsWith('/outputs')) return outputs;
@@ -117,15 +117,37 @@ function answer(path, query, method) {
 }
 const me = { user: 'system:serviceaccount:team-1:carol', groups: ['system:serviceaccounts', 'system:authenticated'], method: 'Token', expiresAt: ago(-900), sequence: '1', url: 'http://127.0.0.1:8444', version: '0.1.0' };
 
+/** Streams of the page, and how many are open. */
+export const streams = new Set();
+/** A log of this many bytes: the same mebibyte, with an error in the first. */
+export const BIG = 1 << 30;
+function bigLog(response) {
+  const all = log(40_000).repeat(2);
+  const piece = Buffer.from(all).subarray(0, 1 << 20);
+  response.writeHead(200, { 'content-type': 'text/plain', 'content-length': BIG });
+  let left = BIG / piece.length;
+  const write = () => {
+    while (left > 0 && !response.destroyed) {
+      left--;
+      if (!response.write(piece)) return void response.once('drain', write);
+    }
+    response.end();
+  };
+  write();
+}
+
 export const server = createServer((request, response) => {
   const url = new URL(request.url, 'http://x');
   response.setHeader('content-security-policy', CSP);
   const path = url.pathname.slice(BASE.length);
   if (path.startsWith('/api/v1/stream')) {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
-    return void response.write(': hello\n\n');
+    streams.add(response);
+    response.on('close', () => streams.delete(response));
+    return void response.write(`id: ${url.searchParams.get('after') ?? '1-1'}\nevent: open\ndata: {}\n\n`);
   }
   if (path === '/api/v1/state') return Object.assign(state, { isIn: true, fail: '' }, JSON.parse(url.searchParams.get('set'))), void response.end();
+  if (path.startsWith('/api/v1/') && path.includes('/big/log/apply')) return bigLog(response);
   if (path.startsWith('/api/v1/')) {
     const found = answer(path.slice(8), url.searchParams, request.method);
     const [status, body] = Array.isArray(found) ? found : [200, found];

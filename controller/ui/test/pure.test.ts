@@ -8,7 +8,7 @@ import { Journal, elapsed } from '../src/lib/journal.ts';
 import { Lines } from '../src/lib/lines.ts';
 import { bytes as size, setting } from '../src/lib/settings.ts';
 import { bar, expiry } from '../src/lib/phases.ts';
-import { index, opOf, reasonOf, rows } from '../src/lib/plan.ts';
+import { index, opOf, reasonOf, rows, summary } from '../src/lib/plan.ts';
 import { parse, pathOf, safeTarget } from '../src/lib/route.ts';
 import { filled, missingRule, quoted } from '../src/lib/yaml.ts';
 
@@ -72,6 +72,8 @@ test('each replacement has its reason', () => {
   assert.equal(reasonOf(it), 'forced by: engine "14" → "16"');
   assert.equal(reasonOf(change('x', ['delete'], { reason: 'delete_because_each_key' })), 'its key is not in for_each any more');
   assert.equal(reasonOf(change('x', ['delete'], { reason: 'a_new_reason' })), 'a new reason');
+  const action: Change = { of: 'Action', address: 'action.a.b', actions: [], trigger: 'x.y' };
+  assert.deepEqual([opOf(action), summary(action)], ['action', 'invoked by x.y']);
   assert.equal(reasonOf({ ...it, attributes: [{ path: ['engine'], sensitive: true }] }), 'forced by: engine (sensitive value)');
 });
 

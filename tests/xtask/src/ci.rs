@@ -148,7 +148,7 @@ impl<'a> Plan<'a> {
         };
         let units = move || self.programs("lib", "").iter().map(lowly).collect();
         let ui_tests = || {
-            ["check", "test"]
+            ["check", "test", "look", "big"]
                 .map(|script| {
                     let mut npm = Command::new("npm");
                     npm.current_dir(ui::directory()).args(["run", script]);

@@ -153,6 +153,7 @@ export function summary(change: Change): string {
   if (op === 'delete' || op === 'replace') return reasonOf(change);
   if (op === 'move') return `from ${change.previousAddress}`;
   if (op === 'import') return `imports ${change.importing}`;
+  if (op === 'action') return change.trigger ? `invoked by ${change.trigger}` : '';
   const attributes = change.attributes ?? [];
   if (op === 'create' || op === 'read') return '';
   const [first] = attributes;

@@ -1,0 +1,103 @@
+// A plan of 50,000 changes and a log of 1 GiB in a real browser, against the server of made-up answers: the page shows their first rows at
+// once, stays responsive, and holds few rows and little memory. And tabs share one stream. `npm run build` first, then `npm run big`.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { chromium } from 'playwright-core';
+import { BIG, server, streams } from '../dev/server.js';
+
+let browser;
+let context;
+let origin;
+
+before(async () => {
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  origin = `http://127.0.0.1:${server.address().port}/pawl`;
+  browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] });
+  context = await browser.newContext({ viewport: { width: 1280, height: 860 } });
+});
+after(async () => {
+  await browser?.close();
+  server.closeAllConnections();
+  server.close();
+});
+
+/** A page that notes how long its longest task was. */
+async function open(path) {
+  const page = await context.newPage();
+  await page.addInitScript(() => {
+    globalThis.longest = 0;
+    new PerformanceObserver((list) => { for (const it of list.getEntries()) globalThis.longest = Math.max(globalThis.longest, it.duration); }).observe({ type: 'longtask', buffered: true });
+  });
+  await page.goto(origin + path);
+  return page;
+}
+const rows = (page) => page.evaluate(() => document.querySelectorAll('[role=row], .box[role=log] .cells').length);
+async function memory(page) {
+  const debug = await context.newCDPSession(page);
+  await debug.send('HeapProfiler.collectGarbage');
+  const { usedSize, embedderHeapUsedSize = 0 } = await debug.send('Runtime.getHeapUsage');
+  return Math.round((usedSize + embedderHeapUsedSize) / 2 ** 20);
+}
+
+test('plan of 50,000 changes opens and stays responsive', async () => {
+  const start = Date.now();
+  const page = await open('/runs/prod/big?log=setup&plan=');
+  const tree = page.getByRole('treegrid');
+  await tree.getByRole('row').first().waitFor();
+  const first = Date.now() - start;
+  await page.getByText('50000 ×').or(page.getByText('50,000 ×')).first().waitFor({ timeout: 60_000 });
+  const whole = Date.now() - start;
+  await page.evaluate(() => { globalThis.longest = 0; });
+  await tree.getByRole('row').first().click();
+  await tree.evaluate((box) => { box.scrollTop = box.scrollHeight / 2; });
+  await page.getByRole('searchbox', { name: 'Filter by address' }).fill('web[4999');
+  await page.getByText('web[49999]').or(page.getByText('10 ×')).first().waitFor();
+  const [longest, seen, used] = [await page.evaluate(() => globalThis.longest), await rows(page), await memory(page)];
+  console.log(`plan: first rows after ${first} ms, all after ${whole} ms, longest task of an act ${Math.round(longest)} ms, ${used} MiB, ${seen} rows`);
+  assert.ok(seen <= 200, `${seen} rows`);
+  assert.ok(used < 300, `${used} MiB`);
+  assert.ok(longest < 1500, `${longest} ms`);
+  await page.close();
+});
+
+test('log of 1 GiB opens, is followed to its end, and leaves the page responsive', async () => {
+  const start = Date.now();
+  const page = await open('/runs/prod/big?log=apply&attempt=1');
+  const log = page.getByRole('log');
+  await log.locator('.cells').first().waitFor({ timeout: 60_000 });
+  const first = Date.now() - start;
+  let slowest = 0;
+  let most = 0;
+  let kept = 0;
+  // While it arrives, the page answers.
+  while (!(await page.getByText('1.0 GiB.', { exact: false }).isVisible())) {
+    const at = Date.now();
+    await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => resolve(0))));
+    slowest = Math.max(slowest, Date.now() - at);
+    most = Math.max(most, await rows(page));
+    kept = Math.max(kept, await memory(page));
+    assert.ok(Date.now() - start < 300_000, `not at its end after ${Date.now() - start} ms`);
+    await page.waitForTimeout(200);
+  }
+  const whole = Date.now() - start;
+  console.log(`log: first lines after ${first} ms, ${BIG >> 20} MiB after ${whole} ms, slowest frame ${slowest} ms, at most ${kept} MiB, ${most} rows`);
+  assert.ok(most <= 200, `${most} rows`);
+  assert.ok(kept < 400, `${kept} MiB`);
+  assert.ok(slowest < 2000, `${slowest} ms`);
+  await page.close();
+});
+
+test('tabs share one stream, and the last one that is closed ends it', async () => {
+  const pages = [await open('/layers'), await open('/runs'), await open('/runs/prod/applying')];
+  const until = async (count) => { for (let i = 0; i < 100 && streams.size !== count; i++) await new Promise((resolve) => setTimeout(resolve, 100)); return streams.size; };
+  for (const page of pages) await page.getByRole('row').first().waitFor();
+  await pages[0].waitForTimeout(500);
+  assert.equal(await until(1), 1);
+  // A tab hears of its own rows through it.
+  const [stream] = streams;
+  const row = { kind: 'layer', namespace: 'team-0', name: 'network-0', row: { namespace: 'team-0', name: 'network-0', uid: 'u', repository: 'r', path: 'p', ref: 'main', state: 'Destroying', changedAt: null } };
+  stream.write(`event: row\nid: 1-2\ndata: ${JSON.stringify(row)}\n\n`);
+  await pages[0].locator('.state', { hasText: 'Destroying' }).waitFor();
+  for (const page of pages) await page.close();
+  assert.equal(await until(0), 0);
+});
