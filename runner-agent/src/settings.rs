@@ -251,6 +251,24 @@ impl Settings {
         self.folder.clone().unwrap_or_else(|| self.work.join("src"))
     }
 
+    /// The top directory of a fetched source: of a Git repository, the one that a clone creates below [`Self::source_dir`].
+    pub fn top_dir(&self) -> PathBuf {
+        let name = std::fs::read_to_string(self.top_file()).unwrap_or_default();
+        let is_name = matches!(
+            Path::new(&name).components().collect::<Vec<_>>()[..],
+            [std::path::Component::Normal(_)]
+        );
+        match &self.folder {
+            None if is_name => self.source_dir().join(name),
+            _ => self.source_dir(),
+        }
+    }
+
+    /// The file with the name of the top directory, for later processes of the attempt.
+    pub fn top_file(&self) -> PathBuf {
+        self.kept.join("top")
+    }
+
     /// The plan file that is shown, hashed and applied. It is outside the source, so no digest of the source includes it.
     pub fn plan_file(&self) -> PathBuf {
         self.kept.join("tfplan")

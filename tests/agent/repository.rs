@@ -23,6 +23,7 @@ use serving::{
     connections::{self, Limits},
     tls,
 };
+use source::snapshot::Header;
 use tokio::sync::watch;
 use tool_versions::Digest;
 
@@ -170,7 +171,8 @@ impl Datastore {
     }
 
     fn run(&self, revision: &str, more: &Value) -> Attempt {
-        let mut repository = json!({"name": "infra", "revision": revision, "path": "stacks/net"});
+        let mut repository =
+            json!({"name": "infra", "revision": revision, "ref": "main", "path": "stacks/net"});
         repository
             .as_object_mut()
             .unwrap()
@@ -256,14 +258,16 @@ fn snapshot(files: &[(&str, &str)]) -> (String, Vec<u8>) {
     run(&["add", "-A"]);
     run(&["commit", "-q", "-m", "x"]);
     let revision = run(&["rev-parse", "HEAD"]);
-    let mut packed = Vec::new();
-    source::snapshot::pack(
-        git(dir.path()),
-        &dir.path().join(".git"),
-        &revision,
-        &mut packed,
-    )
-    .unwrap();
+    let header = Header {
+        remotes: vec![(
+            "https://git.invalid/team/infra-live.git".into(),
+            revision.clone(),
+        )],
+        ..Header::default()
+    };
+    let (mut packed, of) = (Vec::new(), dir.path().join(".git"));
+    let scratch = of.join("scratch");
+    source::snapshot::pack(git(dir.path()), &of, header, &[], &scratch, &mut packed).unwrap();
     (revision, packed)
 }
 
@@ -366,7 +370,7 @@ async fn revision_is_awaited_verified_and_applied() {
         .find(|line| line.contains("Setup"))
         .unwrap_or_default();
     assert!(
-        setup.contains(&format!("repository infra {}, 2 files", &revision[..7])),
+        setup.contains(&format!("repository infra {} of main", &revision[..7])),
         "{setup}"
     );
 }
@@ -445,6 +449,36 @@ async fn unavailable_revision_fails_before_the_tool_starts() {
             .starts_with("source.repository needs a datastore"),
         "{failure:?}"
     );
+}
+
+/// The state's key is often computed from the name of the repository, so that of `src` would be another, empty state.
+#[tokio::test]
+async fn git_answers_in_a_layers_run_as_in_a_clone() {
+    crate::common::alone();
+    let store = Datastore::start();
+    let (revision, packed) = good();
+    store.put(REPOSITORY, &revision, packed).await;
+    let asks = "for q in 'rev-parse --show-toplevel' 'rev-parse --abbrev-ref HEAD' 'rev-parse HEAD' 'remote get-url origin' 'rev-parse --show-prefix'; do
+        echo \"answer $(git $q | sed 's|.*/src/|/|')\"; done";
+    let mut a = start_with(
+        &json!({"stack": "net", "backend": {"type": "http", "config": {"address": "http://state/x"}},
+            "source": {"repository": {"name": "infra", "revision": revision, "ref": "main", "path": "stacks/net"}}}),
+        &[("PLAN", asks), ("APPLY", asks)],
+        |settings, api| store.give(settings, api),
+    );
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
+    for phase in ["plan", "apply"] {
+        let log = store.log(phase).await;
+        let told = log
+            .lines()
+            .filter_map(|line| Some(line.split_once("answer ")?.1));
+        let url = "https://git.invalid/team/infra-live.git";
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            ["/infra-live", "main", revision.as_str(), url, "stacks/net/"],
+            "{log}"
+        );
+    }
 }
 
 #[tokio::test]

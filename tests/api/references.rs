@@ -206,7 +206,15 @@ async fn defaults_name_only_what_their_writer_may_reach(world: World) -> Result<
         json!({"name": "v", "value": {"valueFrom": {"secretKeyRef": {"name": "db", "key": "k"}}}});
     let again = json!({"path": "b", "secretKeyRef": {"name": "infra-git", "key": "k"}});
     let more = "for more than two of them";
+    let further = |host: &str, secret: &str| json!({"spec": {"credentials": [{"host": host, "secretRef": {"name": secret}}]}});
     let rows = json!([
+        ["credentials", "host", {"create": further("git.example.com/org", "infra-git")}, OBJECTS],
+        ["credentials", "grace", {"create": further("git.example.com/org", "infra-git")}, ""],
+        ["for another host", "host", {"merge": further("elsewhere.example.com", "infra-git")}, OBJECTS],
+        ["another Secret", "grace", {"merge": further("git.example.com", "db")}, OBJECTS],
+        ["another URL", "host", {"merge": {"spec": {"url": "https://user@elsewhere.example.com/r.git"}}}, OBJECTS],
+        ["no credentials", "host", {"merge": {"spec": {"credentials": null}}}, ""],
+        ["deletion", "host", {"delete": null}, ""],
         ["values", "host", {"create": named(json!([]), json!([value]))}, ""],
         ["two", "grace", {"merge": named(json!([file("infra-git"), again]), json!([variable("map")]))}, ""],
         ["one of another", "grace", {"merge": named(json!([file("infra-git"), file("db")]), json!([]))}, OBJECTS],

@@ -21,7 +21,7 @@ use played::{
 use serde::Deserialize;
 use serde_json::json;
 use sources::{
-    credentials::Data,
+    credentials::Secrets,
     failure::Problem,
     follow::{Follow, View},
     metrics::Metrics,
@@ -192,7 +192,7 @@ impl Git for Reaches {
     fn reach<'a>(
         &'a self,
         _: &'a View,
-        _: Option<(String, Data)>,
+        _: Secrets,
         _: Timestamp,
     ) -> BoxFuture<'a, Result<Box<dyn Remote>, Problem>> {
         Box::pin(async { Ok(Box::new(self.clone()) as Box<dyn Remote>) })

@@ -233,9 +233,9 @@ impl RepositoryKey {
         Name::of(&["repositories", &self.namespace, &self.uid])
     }
 
-    /// The records of all its snapshots.
+    /// The records of all its snapshots. Those of format 1 were elsewhere, and are stored anew.
     pub fn snapshots(&self) -> Name {
-        self.prefix().child("snapshots")
+        self.prefix().child("snapshots-2")
     }
 
     /// The record of a commit's snapshot. The id was validated.

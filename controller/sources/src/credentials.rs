@@ -1,9 +1,9 @@
-//! Credentials for a repository's server, from its Secret. They apply to the URL's host only.
+//! Credentials for a repository's server and those of its submodules, from the Secrets that it names. Each applies to its part of a host only.
 
 use std::collections::BTreeMap;
 
-use crds::Reason;
-use source::{Login, Transport, Url};
+use crds::{GitCredential, Reason, TerraformRepositorySpec};
+use source::{IdentityError, Login, Transport, Url, credentials::part};
 
 use crate::{failure::Problem, github_app::App};
 
@@ -18,18 +18,47 @@ pub struct Access {
     pub app: Option<App>,
 }
 
-/// The access for a URL from a Secret.
+/// The Secrets that a repository names, by name.
+pub type Secrets = BTreeMap<String, Data>;
+
+/// The access for a repository's URL, from the Secret of `spec.secretRef`.
 ///
 /// # Errors
 /// When something is missing or unusable.
-pub fn access(url: &Url, secret: Option<(&str, &Data)>) -> Result<Access, Problem> {
-    let access = secret
-        .map(|(name, data)| of_secret(url, name, data))
+pub fn access(
+    url: &Url,
+    spec: &TerraformRepositorySpec,
+    secrets: &Secrets,
+) -> Result<Access, Problem> {
+    let own = spec
+        .secret_ref
+        .as_ref()
+        .and_then(|named| secrets.get_key_value(&named.name));
+    let access = own
+        .map(|(name, data)| {
+            of_secret(name, data, |key| {
+                Login::of(&url.web_origin(), url.host(), key)
+            })
+        })
         .transpose()?
-        .unwrap_or_default();
-    if url.transport() == Transport::Ssh && access.login.identity.is_none() {
+        .unwrap_or(Access {
+            login: Login {
+                origin: url.web_origin(),
+                host: url.host().to_owned(),
+                ..Login::default()
+            },
+            app: None,
+        });
+    let serves = access.login.identity.is_some()
+        || access.login.http.is_some()
+        || access.app.is_some()
+        || spec.credentials.iter().any(|git| {
+            let login = part(&git.host).and_then(|part| Login::of_part(&part, |_| None).ok());
+            login.is_some_and(|login| login.covers(url.host(), url.path()))
+        });
+    if url.transport() == Transport::Ssh && !serves {
         let message = format!(
-            "spec.url is by ssh, and there is no private key for {}: name a Secret with the key `identity` in spec.secretRef",
+            "spec.url is by ssh, and there is no private key or token for {}: name a Secret with the key `identity` in spec.secretRef",
             url.host()
         );
         return Err(Problem::new(Reason::SecretNotFound, message));
@@ -37,7 +66,30 @@ pub fn access(url: &Url, secret: Option<(&str, &Data)>) -> Result<Access, Proble
     Ok(access)
 }
 
-fn of_secret(url: &Url, name: &str, data: &Data) -> Result<Access, Problem> {
+/// The logins of `spec.credentials`.
+///
+/// # Errors
+/// When one is unusable.
+pub fn further(spec: &TerraformRepositorySpec, secrets: &Secrets) -> Result<Vec<Login>, Problem> {
+    let login = |git: &GitCredential| {
+        let part = part(&git.host).ok_or_else(|| {
+            let message = format!("spec.credentials names {}, which is not a host", git.host);
+            Problem::new(Reason::InvalidSpec, message)
+        })?;
+        let name = &git.secret_ref.name;
+        let none = Data::new();
+        let data = secrets.get(name).unwrap_or(&none);
+        let access = of_secret(name, data, |key| Login::of_part(&part, key))?;
+        Ok(access.login)
+    };
+    spec.credentials.iter().map(login).collect()
+}
+
+fn of_secret(
+    name: &str,
+    data: &Data,
+    login: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Login, IdentityError>,
+) -> Result<Access, Problem> {
     let broken = std::cell::OnceCell::new();
     let key = |key: &str| {
         let text = String::from_utf8(data.get(key)?.clone())
@@ -50,8 +102,7 @@ fn of_secret(url: &Url, name: &str, data: &Data) -> Result<Access, Problem> {
             format!("the key {key} of Secret {name} {why}"),
         )
     };
-    let login = Login::of(&url.web_origin(), url.host(), key)
-        .map_err(|error| unfit("identity", error.to_string()))?;
+    let login = login(&key).map_err(|error| unfit("identity", error.to_string()))?;
     let app = App::of(key).map_err(|(name, why)| unfit(name, why))?;
     if let Some(key) = broken.get() {
         return Err(unfit(key, "is no text".to_owned()));
@@ -68,6 +119,8 @@ fn of_secret(url: &Url, name: &str, data: &Data) -> Result<Access, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use crds::SecretName;
+
     use super::*;
 
     fn of(url: &str, pairs: &[(&str, &str)]) -> Result<Access, Problem> {
@@ -75,7 +128,16 @@ mod tests {
             .iter()
             .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
             .collect();
-        access(&Url::parse(url).unwrap(), Some(("git", &data)))
+        asked(url, data)
+    }
+
+    fn asked(url: &str, data: Data) -> Result<Access, Problem> {
+        let spec = TerraformRepositorySpec {
+            secret_ref: Some(SecretName { name: "git".into() }),
+            ..TerraformRepositorySpec::default()
+        };
+        let secrets = Secrets::from([("git".to_owned(), data)]);
+        access(&Url::parse(url).unwrap(), &spec, &secrets)
     }
 
     #[test]
@@ -110,12 +172,18 @@ mod tests {
                 .as_deref(),
             Some("pem")
         );
+        let (url, none) = (
+            Url::parse("https://h/r").unwrap(),
+            TerraformRepositorySpec::default(),
+        );
         assert!(
-            access(&Url::parse("https://h/r").unwrap(), None)
+            access(&url, &none, &Secrets::new())
                 .unwrap()
                 .login
                 .is_empty()
         );
+        let token = of("git@h:r.git", &[("password", "x")]).unwrap();
+        assert!(token.login.http.is_some(), "it serves by https");
     }
 
     #[test]
@@ -129,9 +197,9 @@ mod tests {
             reason == Reason::SecretNotFound && message.contains("Secret git has none"),
             "{message}"
         );
-        let (reason, message) = said("git@h:r.git", &[("password", "x")]);
+        let (reason, message) = said("git@h:r.git", &[("ca.crt", "x")]);
         assert!(
-            reason == Reason::SecretNotFound && message.contains("private key for h"),
+            reason == Reason::SecretNotFound && message.contains("private key or token for h"),
             "{message}"
         );
         let (reason, message) = said("git@h:r.git", &[("identity", "x")]);
@@ -142,9 +210,7 @@ mod tests {
         let (_, message) = said("https://github.com/o/r", &[("githubAppID", "1")]);
         assert!(message.contains("githubAppInstallationID"), "{message}");
         let data = BTreeMap::from([("password".to_owned(), vec![0xff])]);
-        let problem = access(&Url::parse("https://h/r").unwrap(), Some(("git", &data)))
-            .err()
-            .unwrap();
+        let problem = asked("https://h/r", data).err().unwrap();
         assert!(
             problem
                 .message

@@ -367,7 +367,10 @@ async fn up_to(stream: Option<impl AsyncRead + Unpin>, most: Most) -> Result<Vec
             return Err(Stop::TooMuch(format!("{} bytes", most.bytes)));
         }
         if records > most.records {
-            return Err(Stop::TooMuch(format!("{} entries", most.records)));
+            return Err(Stop::TooMuch(format!(
+                "{} files and directories",
+                most.records
+            )));
         }
     }
 }
@@ -515,7 +518,7 @@ mod tests {
                     bytes: 1 << 20,
                     records: 1000,
                 },
-                "1000 entries",
+                "1000 files and directories",
             ),
             ("exec yes >&2", Most::from(100), "bytes of messages"),
         ];

@@ -10,7 +10,14 @@ use std::{
 };
 
 use crds::Reason;
-use source::{Repository, git::is_refused, git_errors::contents_refused, lfs, listing, snapshot};
+use source::{
+    Repository, Url,
+    clone::is_refused,
+    git_errors::contents_refused,
+    lfs::{self, MAX_POINTER, Pointer},
+    listing, snapshot, submodules,
+    url::is_revision,
+};
 
 use crate::{
     failure::Problem,
@@ -24,6 +31,15 @@ const MAX_TREE: Most = Most {
     bytes: listing::MAX_LISTING,
     records: snapshot::LIMITS.entries,
 };
+/// The settings that `git-lfs` takes from a repository's `.lfsconfig`. A mirror has no work tree with it.
+const LFS_CONFIG: [&str; 4] = [
+    "lfs.url",
+    "lfs.fetchinclude",
+    "lfs.fetchexclude",
+    "remote.origin.lfsurl",
+];
+/// Number of blobs in one read of pointers.
+const POINTERS: usize = 10_000;
 /// Maximum size of code in one read, in bytes.
 const MAX_CODE: usize = 256 << 20;
 /// Maximum size of a commit object, in bytes.
@@ -212,17 +228,23 @@ impl Mirror<'_> {
         let common = [
             "fetch",
             "--quiet",
-            "--no-tags",
             "--no-recurse-submodules",
             "--no-write-fetch-head",
         ];
+        let mut tags = "--no-tags";
+        if url == self.repository.url().as_str() {
+            // The tags of the commit follow it, as in a clone. An older one of the same name would stay.
+            let _ = fs::remove_dir_all(self.dir().join("refs/tags"));
+            tags = "--depth=1";
+        }
         let shallow: Vec<&str> = common
             .into_iter()
-            .chain(["--depth=1", "--", url, &wanted])
+            .chain([tags, "--depth=1", "--", url, &wanted])
             .collect();
         let mut output = self.remote(url, &shallow).await?;
         if output.ended.code != 0 && is_refused(&output.ended.output) {
             let all = [
+                "--no-tags",
                 "--",
                 url,
                 "+refs/heads/*:refs/pawl-all/heads/*",
@@ -253,12 +275,17 @@ impl Mirror<'_> {
         ))
     }
 
-    /// Fetches the contents of a commit's large files, if its `.gitattributes` use Git LFS, for its snapshot.
+    /// Fetches the contents of a commit's large files, if its `.gitattributes` use Git LFS, for its snapshot. Returns its pointers.
     ///
     /// # Errors
     /// When a retry may help. A file that the server refuses permanently remains a pointer; the agent rejects it if the
     /// stack contains it.
-    pub async fn large(&self, url: &str, commit: &str) -> Result<(), Problem> {
+    pub async fn large(
+        &self,
+        url: &str,
+        commit: &str,
+        tree: &Tree,
+    ) -> Result<BTreeSet<Pointer>, Problem> {
         let asks = self
             .local(
                 &[
@@ -274,23 +301,30 @@ impl Mirror<'_> {
                 4096,
             )
             .await?;
-        if asks.ended.code != 0 {
-            return Ok(());
+        let pointers = if asks.ended.code == 0 {
+            self.pointers(tree).await?
+        } else {
+            BTreeSet::new()
+        };
+        if pointers.is_empty() {
+            return Ok(pointers);
         }
         let store = self.dir().join("lfs");
-        let config: Vec<String> = lfs::config(&store)
+        let mut config: Vec<String> = lfs::config(&store)
             .into_iter()
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
-        let remote = format!("remote.origin.url={url}");
-        let told = config
-            .iter()
-            .chain([&remote])
-            .flat_map(|pair| ["-c", pair.as_str()]);
+        config.push(format!("remote.origin.url={url}"));
+        if tree.at(".lfsconfig").is_some_and(|file| !file.is_link()) {
+            let own = self.config(commit, ".lfsconfig").await?;
+            let own = own.iter().filter(|pair| self.is_taken(pair));
+            config.extend(own.map(|(key, value)| format!("{key}={value}")));
+        }
+        let told = config.iter().flat_map(|pair| ["-c", pair.as_str()]);
         let args: Vec<&str> = told.chain(["lfs", "fetch", "origin", commit]).collect();
         let ended = self.remote(url, &args).await?.ended;
         if ended.code == 0 {
-            return Ok(());
+            return Ok(pointers);
         }
         let problem = Problem::from(contents_refused::<GitError>(url, &ended));
         if problem.reason == Reason::SourceUnreachable && !ended.output.contains(lfs::NO_PROGRAM) {
@@ -301,7 +335,57 @@ impl Mirror<'_> {
             problem = problem.message,
             "large files stay pointers"
         );
-        Ok(())
+        Ok(pointers)
+    }
+
+    /// Whether a setting of `.lfsconfig` applies. `git-lfs` uses no proxy for loopback, so the address is judged here.
+    fn is_taken(&self, (key, value): &(String, String)) -> bool {
+        let may = |host: &str| {
+            let outbound = self.git.outbound.as_ref();
+            outbound.is_none_or(|outbound| outbound.may_reach(host))
+        };
+        LFS_CONFIG.contains(&key.as_str())
+            && (!key.ends_with("url") || Url::parse(value).is_some_and(|url| may(url.host())))
+    }
+
+    /// The pointers in a tree.
+    async fn pointers(&self, tree: &Tree) -> Result<BTreeSet<Pointer>, Problem> {
+        let small = |entry: &&crate::tree::Entry| {
+            !entry.is_link() && !entry.is_gitlink() && entry.size <= MAX_POINTER
+        };
+        let small = tree.entries().iter().filter(small);
+        let ids: BTreeSet<&str> = small.map(|entry| entry.id.as_str()).collect();
+        let (ids, mut found): (Vec<&str>, _) = (ids.into_iter().collect(), BTreeSet::new());
+        for ids in ids.chunks(POINTERS) {
+            let input = ids.join("\n") + "\n";
+            let ask = ["cat-file", "--batch", "--buffer"];
+            let output = self.read(&ask, input.into_bytes(), MAX_CODE).await?;
+            let texts = batch(&output).unwrap_or_default();
+            found.extend(texts.into_values().filter_map(Pointer::parse));
+        }
+        Ok(found)
+    }
+
+    /// The tags of a commit, each with the id of its object.
+    ///
+    /// # Errors
+    /// When the mirror cannot be read.
+    pub async fn tags(&self, commit: &str) -> Result<Vec<(String, String)>, Problem> {
+        let at = format!("--points-at={commit}");
+        let ask = [
+            "for-each-ref",
+            "--count=100",
+            &at,
+            "--format=%(objectname) %(refname:strip=2)",
+            "refs/tags",
+        ];
+        let listing = self.read(&ask, Vec::new(), MAX_COMMIT).await?;
+        Ok(String::from_utf8_lossy(&listing)
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter(|(_, name)| is_revision(name))
+            .map(|(id, name)| (name.to_owned(), id.to_owned()))
+            .collect())
     }
 
     /// The object of a commit.
@@ -316,10 +400,27 @@ impl Mirror<'_> {
     /// The tree of a commit.
     ///
     /// # Errors
-    /// When the mirror does not have it.
-    pub async fn tree(&self, commit: &str) -> Result<Tree, Problem> {
+    /// When the mirror does not have it, or it is too large to be checked out.
+    pub async fn tree(&self, url: &str, commit: &str) -> Result<Tree, Problem> {
         let list: Vec<&str> = listing::LIST.into_iter().chain([commit]).collect();
-        let listing = self.read(&list, Vec::new(), MAX_TREE).await?;
+        let refused = |limit: &str| {
+            let message = listing::too_large(url, commit, limit);
+            Problem::new(Reason::SourceInvalid, message)
+        };
+        let asked = self
+            .git
+            .output(&list, &self.git.local(), &self.dir(), Vec::new(), MAX_TREE)
+            .await;
+        if let Err(GitError::TooMuch(_, what)) = &asked {
+            let limit = format!("{} MiB of paths", listing::MAX_LISTING >> 20);
+            return Err(refused(if what.ends_with("bytes") {
+                &limit
+            } else {
+                what
+            }));
+        }
+        let listing = self.told(asked.map_err(|error| local_problem(&error))?)?;
+        listing::within(&*listing, &listing::LIMITS).map_err(|limit| refused(&limit))?;
         Tree::parse(&listing).map_err(|message| Problem::new(Reason::SourceInvalid, message))
     }
 
@@ -384,12 +485,7 @@ impl Mirror<'_> {
             );
             return Err(Problem::new(Reason::SourceInvalid, message));
         }
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        Ok(text
-            .split('\0')
-            .filter_map(|pair| pair.split_once('\n'))
-            .map(|(k, v)| (k.to_owned(), v.to_owned()))
-            .collect())
+        Ok(submodules::pairs(&output.stdout))
     }
 
     async fn init(&self) -> Result<(), Problem> {
@@ -431,7 +527,11 @@ impl Mirror<'_> {
         input: Vec<u8>,
         most: impl Into<Most>,
     ) -> Result<Vec<u8>, Problem> {
-        let output = self.local(args, input, most).await?;
+        self.told(self.local(args, input, most).await?)
+    }
+
+    /// The output of a local command that ended.
+    fn told(&self, output: Output) -> Result<Vec<u8>, Problem> {
         if output.ended.code == 0 {
             return Ok(output.stdout);
         }
@@ -461,11 +561,7 @@ impl Mirror<'_> {
         self.git
             .output(args, &self.git.local(), &dir, input, most)
             .await
-            .map_err(|error| match error {
-                // Its input is the repository, not a server.
-                GitError::TooLong { .. } => Problem::new(Reason::SourceInvalid, error.to_string()),
-                error => Problem::from(&error),
-            })
+            .map_err(|error| local_problem(&error))
     }
 
     /// Contacts a server, and aborts when the mirror becomes too large.
@@ -499,6 +595,14 @@ impl Mirror<'_> {
     /// Whether a URL leads to the repository's own server: the same scheme, user, host and port.
     fn is_own(&self, url: &str) -> bool {
         server(url) == server(self.repository.url().as_str())
+    }
+}
+
+/// The problem of a local command, whose input is the repository and not a server.
+fn local_problem(error: &GitError) -> Problem {
+    match error {
+        GitError::TooLong { .. } => Problem::new(Reason::SourceInvalid, error.to_string()),
+        error => Problem::from(error),
     }
 }
 

@@ -70,6 +70,16 @@ impl Outbound {
         addresses.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether a host that is an address, or `localhost`, may be connected to. Other names are judged when they are resolved.
+    pub fn may_reach(&self, host: &str) -> bool {
+        let address = if host.eq_ignore_ascii_case("localhost") {
+            Ok(Ipv4Addr::LOCALHOST.into())
+        } else {
+            host.parse()
+        };
+        address.map_or(true, |address| self.addresses().allows(address))
+    }
+
     /// The line of ssh's configuration.
     pub fn ssh(&self) -> String {
         let (program, mut denied) = (&self.program, String::new());

@@ -1,20 +1,27 @@
 //! Access to a repository: git contacts its server and stores the result in a mirror.
 
-use std::{collections::BTreeSet, io::Write as _, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use crds::Reason;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use source::{FetchError, Repository, SshFiles, Url};
+use source::{
+    FetchError, Repository, SshFiles, Url, clone::head_of, credentials::of_source, snapshot::Header,
+};
 use tempfile::NamedTempFile;
 
 use crate::{
-    credentials::{self, Access, Data},
+    credentials::{self, Access, Secrets},
     failure::Problem,
     follow::View,
     git::{Commands, GitError},
     github_app::Tokens,
     mirror::{Busy, Mirror, Mirrors},
+    proxy::Outbound,
     refs::{self, Listing},
     store, submodules,
     tree::Tree,
@@ -29,11 +36,11 @@ pub type Reply<'a, T> = BoxFuture<'a, Result<T, Problem>>;
 
 /// Access to repositories.
 pub trait Git: Send + Sync {
-    /// Opens a repository, with the name and data of its Secret.
+    /// Opens a repository, with the Secrets that it names.
     fn reach<'a>(
         &'a self,
         view: &'a View,
-        secret: Option<(String, Data)>,
+        secrets: Secrets,
         now: Timestamp,
     ) -> Reply<'a, Box<dyn Remote>>;
     /// Drops everything stored of a repository.
@@ -77,20 +84,22 @@ struct Server {
     git: Commands,
     mirrors: Arc<Mirrors>,
     private: PathBuf,
+    /// The branch that `HEAD` names, if a layer follows it.
+    head: OnceLock<String>,
     _busy: Busy,
     _keys: Option<SshFiles>,
-    _authority: Option<NamedTempFile>,
+    _authorities: Vec<NamedTempFile>,
 }
 
 impl Git for Servers {
     fn reach<'a>(
         &'a self,
         view: &'a View,
-        secret: Option<(String, Data)>,
+        secrets: Secrets,
         now: Timestamp,
     ) -> Reply<'a, Box<dyn Remote>> {
         Box::pin(
-            async move { Ok(Box::new(self.server(view, secret, now).await?) as Box<dyn Remote>) },
+            async move { Ok(Box::new(self.server(view, &secrets, now).await?) as Box<dyn Remote>) },
         )
     }
 
@@ -107,15 +116,12 @@ impl Servers {
     async fn server(
         &self,
         view: &View,
-        secret: Option<(String, Data)>,
+        secrets: &Secrets,
         now: Timestamp,
     ) -> Result<Server, Problem> {
         let url =
             Url::parse(&view.repository.spec.url).ok_or(FetchError::<GitError>::IllegalUrl)?;
-        let Access { mut login, app } = credentials::access(
-            &url,
-            secret.as_ref().map(|(name, data)| (name.as_str(), data)),
-        )?;
+        let Access { mut login, app } = credentials::access(&url, &view.repository.spec, secrets)?;
         if let Some(app) = &app {
             let token = self
                 .tokens
@@ -126,11 +132,13 @@ impl Servers {
                 token,
             ));
         }
-        let git = self.git.without(login.secrets());
-        let logins = [login];
+        let further = credentials::further(&view.repository.spec, secrets)?;
+        let logins = of_source(Some(login), &url, further);
+        let git = self
+            .git
+            .without(logins.iter().flat_map(source::Login::secrets));
         let mut repository =
             Repository::new::<GitError>(url.as_str(), "HEAD")?.with_logins::<GitError>(&logins)?;
-        let [login] = &logins;
         let fault = |error: std::io::Error| {
             Problem::new(
                 Reason::AgentFault,
@@ -138,28 +146,24 @@ impl Servers {
             )
         };
         let mut keys = None;
-        if login.identity.is_some() {
+        if logins.iter().any(|login| login.identity.is_some()) {
             let dir = self
                 .private
                 .join(format!("keys-{:016x}", rand::random::<u64>()));
-            keys = Some(SshFiles::create(&dir, &logins).map_err(fault)?);
-            if let Some(way) = &git.outbound {
-                // The file ends with the options of all hosts.
-                let config = std::fs::File::options()
-                    .append(true)
-                    .open(dir.join("config"));
-                config
-                    .and_then(|mut config| config.write_all(way.ssh().as_bytes()))
-                    .map_err(fault)?;
-            }
+            let way = git.outbound.as_ref().map(Outbound::ssh);
+            let files = SshFiles::create(&dir, &logins, &way.unwrap_or_default());
+            keys = Some(files.map_err(fault)?);
             repository = repository.with_ssh(dir);
         }
-        let mut authority = None;
-        if let Some(pem) = &login.authority {
+        let mut authorities = Vec::new();
+        for login in &logins {
+            let Some(pem) = &login.authority else {
+                continue;
+            };
             let file = tempfile::NamedTempFile::new_in(&self.private).map_err(fault)?;
             std::fs::write(file.path(), pem).map_err(fault)?;
-            repository = repository.with_authority(&url.web_origin(), file.path().to_owned());
-            authority = Some(file);
+            repository = repository.with_authority(&login.scope(), file.path().to_owned());
+            authorities.push(file);
         }
         Ok(Server {
             repository,
@@ -168,8 +172,9 @@ impl Servers {
             _busy: Mirrors::uses(&self.mirrors, view.uid()),
             mirrors: self.mirrors.clone(),
             private: self.private.clone(),
+            head: OnceLock::new(),
             _keys: keys,
-            _authority: authority,
+            _authorities: authorities,
         })
     }
 }
@@ -197,7 +202,7 @@ impl Remote for Server {
                 patterns.push("HEAD".to_owned());
             }
             let url = self.url();
-            let args: Vec<&str> = ["ls-remote", "--quiet", "--", url]
+            let args: Vec<&str> = ["ls-remote", "--quiet", "--symref", "--", url]
                 .into_iter()
                 .chain(patterns.iter().map(String::as_str))
                 .collect();
@@ -210,7 +215,11 @@ impl Remote for Server {
             if output.ended.code != 0 {
                 return Err(Problem::refused(url, true, "HEAD", &output.ended));
             }
-            Ok(Listing::parse(&String::from_utf8_lossy(&output.stdout)))
+            let listing = String::from_utf8_lossy(&output.stdout);
+            if let Some(head) = listing.lines().find_map(head_of) {
+                let _ = self.head.set(head);
+            }
+            Ok(Listing::parse(&listing))
         })
     }
 
@@ -218,7 +227,7 @@ impl Remote for Server {
         Box::pin(async move {
             let mirror = self.mirror();
             mirror.fetch(self.url(), commit).await?;
-            mirror.tree(commit).await
+            mirror.tree(self.url(), commit).await
         })
     }
 
@@ -237,9 +246,25 @@ impl Remote for Server {
     fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> Reply<'a, NamedTempFile> {
         Box::pin(async move {
             let (mirror, url) = (self.mirror(), self.url());
-            submodules::fetch(&mirror, url, commit, tree).await?;
-            mirror.large(url, commit).await?;
-            store::packed(&self.git, &mirror.dir(), commit).await
+            let tags = mirror.tags(commit).await?;
+            let (mut remotes, mut large) = (Vec::new(), BTreeSet::new());
+            for of in submodules::fetch(&mirror, url, commit, tree).await? {
+                large.extend(mirror.large(&of.url, &of.commit, &of.tree).await?);
+                remotes.push((of.url, of.commit));
+            }
+            let header = Header {
+                head: self.head.get().cloned(),
+                tags,
+                remotes,
+                ..Header::default()
+            };
+            store::packed(
+                &self.git,
+                &mirror.dir(),
+                header,
+                large.into_iter().collect(),
+            )
+            .await
         })
     }
 }

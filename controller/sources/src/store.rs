@@ -18,7 +18,10 @@ use datastore_client::{
     sources::{Lists, RepositoryId, Sources},
 };
 use sha2::{Digest as _, Sha256};
-use source::snapshot::{self, PackError};
+use source::{
+    lfs::Pointer,
+    snapshot::{self, Header, PackError},
+};
 use tempfile::NamedTempFile;
 use tokio_util::io::ReaderStream;
 
@@ -139,47 +142,37 @@ pub fn unkept(error: &RequestError) -> Problem {
     )
 }
 
-/// Packs a commit of a mirror into a file in the mirror's directory.
+/// Packs the commits of a mirror, with the contents of large files, into a file in the mirror's directory.
 ///
 /// # Errors
-/// When it cannot be packed.
-pub async fn packed(git: &Commands, mirror: &Path, commit: &str) -> Result<NamedTempFile, Problem> {
+/// When they cannot be packed.
+pub async fn packed(
+    git: &Commands,
+    mirror: &Path,
+    header: Header,
+    large: Vec<Pointer>,
+) -> Result<NamedTempFile, Problem> {
     let fault = |error: &dyn std::fmt::Display| {
         Problem::new(
             Reason::AgentFault,
             format!("the snapshot cannot be made: {error}"),
         )
     };
-    let file = NamedTempFile::new_in(mirror).map_err(|error| fault(&error))?;
-    let (command, mirror, commit) = (git.command(), mirror.to_owned(), commit.to_owned());
+    let fresh = || NamedTempFile::new_in(mirror).map_err(|error| fault(&error));
+    let (file, scratch, dir) = (fresh()?, fresh()?, mirror.to_owned());
     let into = file.reopen().map_err(|error| fault(&error))?;
-    let packed = tokio::task::spawn_blocking(move || pack(command, &mirror, &commit, into))
-        .await
-        .map_err(|error| fault(&error))?;
+    let command = git.command();
+    let packed = tokio::task::spawn_blocking(move || {
+        let into = BufWriter::new(into);
+        snapshot::pack(command, &dir, header, &large, scratch.path(), into)
+    });
+    let packed = packed.await.map_err(|error| fault(&error))?;
     packed.map_err(|error| unpacked(&error))?;
     Ok(file)
 }
 
-fn pack(
-    git: std::process::Command,
-    mirror: &Path,
-    commit: &str,
-    into: File,
-) -> Result<(), PackError> {
-    let packed = snapshot::pack(git, mirror, commit, BufWriter::new(into))?;
-    if !packed.without.is_empty() {
-        tracing::debug!(
-            commit,
-            without = packed.without.join(", "),
-            "submodules that .gitmodules does not name"
-        );
-    }
-    Ok(())
-}
-
 fn unpacked(error: &PackError) -> Problem {
     let reason = match error {
-        PackError::Refused(_) => Reason::SourceInvalid,
         PackError::Write(error) if error.kind() == io::ErrorKind::StorageFull => Reason::DiskFull,
         PackError::NotRun(_) | PackError::Mirror(_) | PackError::Write(_) => Reason::AgentFault,
     };

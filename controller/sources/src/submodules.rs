@@ -1,18 +1,20 @@
 //! Submodules: fetches the referenced commits of other repositories into the same mirror, with the credentials of their
 //! hosts.
 
-use std::collections::BTreeMap;
-
-use crds::{Reason, text::clip};
-use source::Url;
+use crds::Reason;
+use source::submodules::{self, MAX, named};
 
 use crate::{failure::Problem, mirror::Mirror, tree::Tree};
 
-/// Maximum number of submodules of a commit, including nested ones.
-const MAX: usize = 128;
+/// A commit in a mirror.
+pub struct Fetched {
+    /// The URL of its repository.
+    pub url: String,
+    pub commit: String,
+    pub tree: Tree,
+}
 
-/// Fetches the submodules of a commit, recursively. A submodule missing in `.gitmodules` remains an empty directory, as
-/// in git.
+/// Fetches the submodules of a commit, recursively; returns the commit and theirs. Those that git leaves empty are left out.
 ///
 /// # Errors
 /// When one cannot be fetched.
@@ -21,168 +23,69 @@ pub async fn fetch(
     url: &str,
     commit: &str,
     tree: &Tree,
-) -> Result<(), Problem> {
-    let (mut left, mut count) = (vec![(url.to_owned(), commit.to_owned(), tree.clone())], 0);
-    while let Some((url, commit, tree)) = left.pop() {
-        let links: Vec<_> = tree
-            .entries()
-            .iter()
-            .filter(|entry| entry.is_gitlink())
-            .collect();
-        if links.is_empty() || tree.at(".gitmodules").is_none() {
-            continue;
-        }
-        let urls = urls(&mirror.config(&commit, ".gitmodules").await?);
-        for link in links {
-            let Some(written) = urls.get(&link.path) else {
-                continue;
-            };
-            count += 1;
-            if count > MAX {
+) -> Result<Vec<Fetched>, Problem> {
+    let first = Fetched {
+        url: url.to_owned(),
+        commit: commit.to_owned(),
+        tree: tree.clone(),
+    };
+    let (mut all, mut left) = (Vec::new(), vec![(String::new(), first)]);
+    while let Some((at, of)) = left.pop() {
+        let below = below(mirror, &of).await;
+        let below = below.map_err(|problem| told(&at, problem))?;
+        all.push(of);
+        for submodule in below.fetched {
+            if all.len() + left.len() > MAX {
                 return Err(Problem::new(
                     Reason::SourceInvalid,
                     format!("it has more than {MAX} submodules"),
                 ));
             }
-            let place = relative(&url, written)
-                .filter(|place| Url::parse(place).is_some())
-                .ok_or_else(|| {
-                    let message = format!(
-                        "the submodule {} leads to {}, which is neither https nor ssh",
-                        clip(&link.path, 100),
-                        clip(written, 200)
-                    );
-                    Problem::new(Reason::SourceInvalid, message)
-                })?;
-            let named = |problem: Problem| {
-                Problem::new(
-                    problem.reason,
-                    format!("submodule {}: {}", clip(&link.path, 100), problem.message),
-                )
-            };
-            mirror.fetch(&place, &link.id).await.map_err(named)?;
-            left.push((place, link.id.clone(), mirror.tree(&link.id).await?));
-        }
-    }
-    Ok(())
-}
-
-/// URLs of submodules, by path.
-fn urls(config: &[(String, String)]) -> BTreeMap<String, String> {
-    let of = |name: &str| {
-        config
-            .iter()
-            .rev()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.clone())
-    };
-    let paths = config
-        .iter()
-        .filter_map(|(key, path)| Some((key.strip_suffix(".path")?, path)));
-    paths
-        .filter_map(|(key, path)| {
-            Some((
-                path.trim_end_matches('/').to_owned(),
-                of(&format!("{key}.url"))?,
-            ))
-        })
-        .collect()
-}
-
-/// The URL of a submodule. One that starts with a dot is relative to its repository's URL.
-fn relative(base: &str, url: &str) -> Option<String> {
-    if !(url.starts_with("./") || url.starts_with("../")) {
-        return Some(url.to_owned());
-    }
-    let mut base = base.trim_end_matches('/').to_owned();
-    let mut rest = url;
-    // Keep the part before the path: `..` cannot remove the host.
-    let from = base.find("://").map_or_else(
-        || base.find(':'),
-        |at| base.get(at + 3..)?.find('/').map(|slash| at + 3 + slash),
-    )?;
-    loop {
-        if let Some(next) = rest.strip_prefix("./") {
-            rest = next;
-        } else if let Some(next) = rest.strip_prefix("../") {
-            let cut = base
-                .rfind('/')
-                .filter(|slash| *slash > from)
-                .unwrap_or(from);
-            if base.len() <= cut + 1 {
-                return None;
-            }
-            // In scp syntax, a path at the top has no leading slash.
-            base.truncate(if cut == from && base.as_bytes().get(from) == Some(&b':') {
-                from + 1
+            let at = if at.is_empty() {
+                submodule.path
             } else {
-                cut
-            });
-            rest = next;
-        } else {
-            break;
+                format!("{at}/{}", submodule.path)
+            };
+            let of = take(mirror, submodule.url, submodule.commit).await;
+            let of = of.map_err(|problem| told(&at, problem))?;
+            left.push((at, of));
         }
     }
-    let joint = if base.ends_with([':', '/']) { "" } else { "/" };
-    (!rest.is_empty()).then(|| format!("{base}{joint}{rest}"))
+    Ok(all)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn relative_urls_stay_with_their_host() {
-        let rows = [
-            (
-                "https://h/team/stack.git",
-                "../lib.git",
-                Some("https://h/team/lib.git"),
-            ),
-            (
-                "https://h/team/stack",
-                "../../lib/m.git",
-                Some("https://h/lib/m.git"),
-            ),
-            (
-                "https://h/team/stack",
-                "./m",
-                Some("https://h/team/stack/m"),
-            ),
-            ("https://h/stack", "../../evil", None),
-            (
-                "git@h:team/stack.git",
-                "../lib.git",
-                Some("git@h:team/lib.git"),
-            ),
-            ("git@h:stack.git", "../lib.git", Some("git@h:lib.git")),
-            (
-                "ssh://git@h:22/team/stack",
-                "../lib",
-                Some("ssh://git@h:22/team/lib"),
-            ),
-            (
-                "https://h/stack",
-                "https://other/x",
-                Some("https://other/x"),
-            ),
-        ];
-        for (base, url, expected) in rows {
-            assert_eq!(relative(base, url).as_deref(), expected, "{base} {url}");
-        }
+/// The problem of a submodule, which names it.
+fn told(at: &str, problem: Problem) -> Problem {
+    if at.is_empty() {
+        return problem;
     }
+    Problem::new(problem.reason, named(at, &problem.message))
+}
 
-    #[test]
-    fn submodule_urls_come_from_gitmodules() {
-        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let config = [
-            pair("submodule.a.b.path", "modules/a/"),
-            pair("submodule.a.b.url", "../a"),
-            pair("submodule.c.path", "c"),
-        ];
-        assert_eq!(
-            urls(&config).into_iter().collect::<Vec<_>>(),
-            [pair("modules/a", "../a")]
-        );
+async fn take(mirror: &Mirror<'_>, url: String, commit: String) -> Result<Fetched, Problem> {
+    mirror.fetch(&url, &commit).await?;
+    let tree = mirror.tree(&url, &commit).await?;
+    Ok(Fetched { url, commit, tree })
+}
+
+async fn below(mirror: &Mirror<'_>, of: &Fetched) -> Result<submodules::Submodules, Problem> {
+    let entries = of.tree.entries().iter();
+    let links: Vec<_> = entries
+        .filter(|entry| entry.is_gitlink())
+        .map(|entry| (entry.path.clone(), entry.id.clone()))
+        .collect();
+    if links.is_empty() {
+        return Ok(submodules::Submodules::default());
     }
+    let is_file = of
+        .tree
+        .at(".gitmodules")
+        .is_some_and(|file| !file.is_link());
+    let config = if is_file {
+        mirror.config(&of.commit, ".gitmodules").await?
+    } else {
+        Vec::new()
+    };
+    submodules::of(&of.url, links, &config)
+        .map_err(|message| Problem::new(Reason::SourceInvalid, message))
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::{
     commit,
-    credentials::Data,
+    credentials::Secrets,
     failure::Problem,
     follow::{Key, Layer, View},
     refs,
@@ -41,11 +41,11 @@ pub struct SyncResult {
 }
 
 impl<B: Snapshots> Syncer<B> {
-    /// Checks a repository. `secret` is the name and data of its Secret.
+    /// Checks a repository. `secrets` are those that it names.
     pub async fn look(
         &self,
         view: &View,
-        secret: Result<Option<(String, Data)>, Problem>,
+        secrets: Result<Secrets, Problem>,
         memory: &Memory,
         cause: Cause,
         now: Timestamp,
@@ -63,7 +63,7 @@ impl<B: Snapshots> Syncer<B> {
             answered: BTreeMap::new(),
         };
         let asked = async {
-            let place = self.git.reach(view, secret?, now).await?;
+            let place = self.git.reach(view, secrets?, now).await?;
             let listing = place.listing(&names).await?;
             Ok((place, listing))
         };
@@ -131,11 +131,11 @@ impl<B: Snapshots> Syncer<B> {
     pub async fn store(
         &self,
         view: &View,
-        secret: Result<Option<(String, Data)>, Problem>,
+        secrets: Result<Secrets, Problem>,
         revision: &str,
         now: Timestamp,
     ) -> Result<(), Problem> {
-        let place = self.git.reach(view, secret?, now).await?;
+        let place = self.git.reach(view, secrets?, now).await?;
         let tree = place.tree(revision).await?;
         self.keep(&*place, view, revision, &tree).await.map(drop)
     }

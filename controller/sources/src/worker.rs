@@ -17,7 +17,7 @@ use serving::call::{CallError, call};
 use tokio::sync::Notify;
 
 use crate::{
-    credentials::Data,
+    credentials::{Data, Secrets},
     failure::Problem,
     follow::{Follow, Key, Layer, View},
     metrics::Metrics,
@@ -124,10 +124,10 @@ pub async fn run<B: Snapshots>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notif
 
 async fn look<B: Snapshots>(shared: &Shared<B>, view: &View, memory: &mut Memory, cause: Cause) {
     let begun = Instant::now();
-    let secret = secret(shared, view).await;
+    let secrets = secrets(shared, view).await;
     let mut found = shared
         .syncer
-        .look(view, secret, memory, cause, shared.clock.now())
+        .look(view, secrets, memory, cause, shared.clock.now())
         .await;
     let written = write(shared, view, &mut found).await;
     let now = shared.clock.now();
@@ -180,10 +180,10 @@ fn report(view: &View, problem: &Problem, of: &str) {
 /// Stores a revision that a run waits for. A failure is not written to the status: runs can name arbitrary revisions,
 /// and a repository without them is healthy.
 async fn fetch<B: Snapshots>(shared: &Shared<B>, view: &View, revision: &str) {
-    let secret = secret(shared, view).await;
+    let secrets = secrets(shared, view).await;
     let stored = shared
         .syncer
-        .store(view, secret, revision, shared.clock.now())
+        .store(view, secrets, revision, shared.clock.now())
         .await;
     shared
         .wanted()
@@ -301,34 +301,45 @@ where
     Ok(applied)
 }
 
-/// Reads a repository's Secret by name. It is not cached.
+/// Reads the Secrets that a repository names. They are not cached.
+async fn secrets<B: Snapshots>(shared: &Shared<B>, view: &View) -> Result<Secrets, Problem> {
+    let (spec, mut all) = (&view.repository.spec, Secrets::new());
+    let further = spec.credentials.iter().map(|git| &git.secret_ref);
+    for (field, named) in (spec
+        .secret_ref
+        .iter()
+        .map(|named| ("spec.secretRef", named)))
+    .chain(further.map(|named| ("spec.credentials", named)))
+    {
+        if !all.contains_key(&named.name) {
+            let data = secret(shared, view, &named.name, field).await?;
+            all.insert(named.name.clone(), data);
+        }
+    }
+    Ok(all)
+}
+
 async fn secret<B: Snapshots>(
     shared: &Shared<B>,
     view: &View,
-) -> Result<Option<(String, Data)>, Problem> {
-    let Some(named) = &view.repository.spec.secret_ref else {
-        return Ok(None);
-    };
-    let (namespace, name) = (namespace(view), &named.name);
+    name: &str,
+    field: &str,
+) -> Result<Data, Problem> {
+    let namespace = namespace(view);
     let api: Api<Secret> = Api::namespaced(shared.client.clone(), namespace);
     let error = match call("read the Secret", api.get(name)).await {
         Ok(secret) => {
-            return Ok(Some((
-                name.clone(),
-                secret
-                    .data
-                    .unwrap_or_default()
-                    .into_iter()
-                    .map(|(k, v)| (k, v.0))
-                    .collect(),
-            )));
+            let data = secret.data.unwrap_or_default();
+            return Ok(data
+                .into_iter()
+                .map(|(key, value)| (key, value.0))
+                .collect());
         }
         Err(error) => error,
     };
     Err(match error.code() {
         404 => {
-            let message =
-                format!("there is no Secret {name} in {namespace}, which spec.secretRef names");
+            let message = format!("there is no Secret {name} in {namespace}, which {field} names");
             Problem::new(Reason::SecretNotFound, message)
         }
         403 => {

@@ -92,7 +92,7 @@ impl Effective {
         remediation: Remediation,
     ) -> Result<Value, String> {
         let mut spec = self.template.0.clone();
-        let mut repository = json!({"name": layer.spec.repository.name, "revision": revision, "path": layer.spec.path});
+        let mut repository = json!({"name": layer.spec.repository.name, "revision": revision, "ref": layer.spec.git_ref, "path": layer.spec.path});
         if let Some(namespace) = &layer.spec.repository.namespace {
             repository["namespace"] = namespace.as_str().into();
         }

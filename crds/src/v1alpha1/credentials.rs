@@ -71,14 +71,17 @@ impl Credentials {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GitCredential {
-    /// The host, or `host:port` for `https` on a port other than 443; at most 255 characters. An SSH key applies to all
-    /// ports of the host.
+    /// The host, `host:port` for `https` on a port other than 443, or a part of it: `host/path`, `user@host`; at most 255 characters. Of the entries
+    /// that match a URL, the longest counts, as in git's `http.<url>.*`. An SSH key applies to all ports and users of the host. A token also serves
+    /// URLs that are written for SSH, if no key does; a key with a path also serves URLs that are written for `https`, if no token does.
     #[schemars(
         length(min = 1, max = 255),
-        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$")
+        regex(
+            pattern = r"^([A-Za-z0-9._+~-]+@)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~%+-]+)*/?$"
+        )
     )]
     pub host: String,
-    /// Secret in the run's namespace: `username` and `password`, or `bearerToken`, for `https`; `ca.crt` for a private
+    /// Secret in the namespace of the run, or of the repository: `username` and `password`, or `bearerToken`, for `https`; `ca.crt` for a private
     /// certificate authority of this host only; `identity` (or `ssh-privatekey`) and `known_hosts` for SSH.
     pub secret_ref: SecretName,
 }

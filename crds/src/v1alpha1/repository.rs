@@ -9,7 +9,9 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{failure::FailureClass, template::RunTemplate, values::SecretName};
+use super::{
+    credentials::GitCredential, failure::FailureClass, template::RunTemplate, values::SecretName,
+};
 use crate::duration::Span;
 
 /// A Git repository to follow: Pawl checks each ref that a layer uses and stores each needed revision once.
@@ -50,12 +52,12 @@ use crate::duration::Span;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRepositorySpec {
-    /// URL of the repository: `https://` or `http://` without credentials, or `ssh://user@host/path` or
+    /// URL of the repository: `https://` or `http://` without a password, or `ssh://user@host/path` or
     /// `user@host:path`, which need a key in `secretRef`; at most 2048 characters.
     #[schemars(
         length(min = 5, max = 2048),
         regex(
-            pattern = r"^(https?://[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$"
+            pattern = r"^(https?://([A-Za-z0-9._+~-]+@)?[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$"
         )
     )]
     pub url: String,
@@ -65,6 +67,11 @@ pub struct TerraformRepositorySpec {
     /// this, or changing `url`, needs the verb `get` on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretName>,
+    /// Credentials for submodules, and for large files elsewhere; at most 16. Setting one, or changing `url` beside it, needs the verb `get` on its
+    /// Secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub credentials: Vec<GitCredential>,
     /// Polling interval of its refs, ±10 %. Default: `5m`; at least 30s, at most 24h.
     #[serde(default = "interval")]
     pub interval: Span,

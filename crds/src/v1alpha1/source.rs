@@ -58,6 +58,14 @@ pub struct RepositorySource {
         regex(pattern = r"^([0-9a-f]{40}|[0-9a-f]{64})$")
     )]
     pub revision: String,
+    /// Branch or tag that led to the revision, as programs of the stack find it with git. It selects no code. Default: none, a detached `HEAD`;
+    /// at most 255 characters.
+    #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 255),
+        regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$")
+    )]
+    pub git_ref: Option<String>,
     /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.
     #[serde(default = "default_path")]
     #[schemars(length(min = 1, max = 1024))]
@@ -187,12 +195,12 @@ pub struct ArtifactSource {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GitSource {
-    /// URL of the repository: `https://` or `http://` without credentials, or `ssh://user@host/path` or
+    /// URL of the repository: `https://` or `http://` without a password, or `ssh://user@host/path` or
     /// `user@host:path`, which need a key in `secretRef`; at most 2048 characters.
     #[schemars(
         length(min = 5, max = 2048),
         regex(
-            pattern = r"^(https?://[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$"
+            pattern = r"^(https?://([A-Za-z0-9._+~-]+@)?[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$"
         )
     )]
     pub url: String,

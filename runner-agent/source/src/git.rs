@@ -4,16 +4,15 @@
 use std::{
     error::Error,
     ffi::OsString,
-    fs::{self, File},
+    fs::File,
     path::{Path, PathBuf},
 };
 
 use crate::{
-    credentials::Login,
-    git_errors::{Ended, FetchError, Refusal, refused},
-    listing::{LIMITS, LIST, within},
+    credentials::{Login, longest_first, rewrites},
+    git_errors::{Ended, FetchError},
     ssh,
-    url::{Transport, Url, is_commit, is_revision},
+    url::{Transport, Url, is_revision},
 };
 
 /// Runs `git`.
@@ -47,11 +46,17 @@ pub trait Git {
 pub struct Repository {
     url: Url,
     revision: String,
-    /// Headers by origin.
+    /// Headers by the URL that they are for, the longest first.
     headers: Vec<(String, String)>,
+    /// URLs that are fetched from in place of others.
+    rewrites: Vec<(String, String)>,
     /// Files of certificate authorities by origin.
     authorities: Vec<(String, PathBuf)>,
     ssh: Option<PathBuf>,
+    /// Directories on this machine that answer for URLs, in place of every server.
+    local: Vec<(String, PathBuf)>,
+    /// The directory with the contents of large files, in place of every server.
+    pub(crate) large: Option<PathBuf>,
 }
 
 impl Repository {
@@ -68,8 +73,11 @@ impl Repository {
             url,
             revision: revision.to_owned(),
             headers: Vec::new(),
+            rewrites: Vec::new(),
             authorities: Vec::new(),
             ssh: None,
+            local: Vec::new(),
+            large: None,
         })
     }
 
@@ -78,12 +86,26 @@ impl Repository {
         &self.url
     }
 
-    /// Adds the HTTP credentials of logins, each for its own host. The first for a host counts.
+    /// The requested revision.
+    pub fn revision(&self) -> &str {
+        &self.revision
+    }
+
+    /// Fetches from directories on this machine, each in place of a URL, with the contents of large files in another, and from no server.
+    #[must_use]
+    pub fn from_local(mut self, remotes: Vec<(String, PathBuf)>, large: PathBuf) -> Self {
+        self.local = remotes;
+        self.large = Some(large);
+        self
+    }
+
+    /// Adds the HTTP credentials of logins, each for its part of a host. The first for a part counts.
     ///
     /// # Errors
     /// A credential has a line break.
     pub fn with_logins<E: Error>(mut self, logins: &[Login]) -> Result<Self, FetchError<E>> {
-        for login in logins {
+        self.rewrites = rewrites(logins);
+        for login in longest_first(logins) {
             let Some(http) = &login.http else { continue };
             if http.is_broken() {
                 return Err(FetchError::LineBreak);
@@ -91,9 +113,9 @@ impl Repository {
             if !self
                 .headers
                 .iter()
-                .any(|(origin, _)| *origin == login.origin)
+                .any(|(scope, _)| *scope == login.scope())
             {
-                self.headers.push((login.origin.clone(), http.header()));
+                self.headers.push((login.scope(), http.header()));
             }
         }
         Ok(self)
@@ -116,158 +138,21 @@ impl Repository {
         self
     }
 
-    /// Fetches the revision and its submodules into an empty directory; returns the full commit id. `env` is the additional
-    /// environment: home and proxy.
-    ///
-    /// # Errors
-    /// The revision is not there. The directory may have a part of it.
-    pub async fn fetch<G: Git>(
-        &self,
-        git: &G,
-        env: Vec<(OsString, OsString)>,
-        root: &Path,
-    ) -> Result<String, FetchError<G::Error>> {
-        let env = self.env(env, &[]);
-        let run = async |args: &[&str]| {
-            git.run_git(args, &env, root)
-                .await
-                .map_err(FetchError::NotRun)
-        };
-        let fail = |ended: &Ended| refused(self.url.as_str(), &self.revision, ended);
-        let init = run(&["init", "--quiet", "--template=", "."]).await?;
-        if init.code != 0 {
-            return Err(fail(&init));
-        }
-        let (url, revision) = (self.url.as_str(), self.revision.as_str());
-        let shallow = run(&[
-            "fetch",
-            "--quiet",
-            "--depth=1",
-            "--no-tags",
-            "--no-recurse-submodules",
-            "--",
-            url,
-            revision,
-        ])
-        .await?;
-        let mut target = "FETCH_HEAD";
-        if shallow.code != 0 {
-            // Some servers serve only commits at the head of a branch, and some no shallow clones.
-            let said = &shallow.output;
-            let worth_it = !shallow.told
-                && (is_commit(revision) && is_refused(said) || said.contains("shallow"));
-            if !worth_it {
-                return Err(fail(&shallow));
-            }
-            let refs = [
-                "+refs/heads/*:refs/remotes/origin/*",
-                "+refs/tags/*:refs/tags/*",
-            ];
-            let full: Vec<&str> = if is_commit(revision) {
-                ["fetch", "--quiet", "--no-recurse-submodules", "--", url]
-                    .into_iter()
-                    .chain(refs)
-                    .collect()
-            } else {
-                vec![
-                    "fetch",
-                    "--quiet",
-                    "--no-recurse-submodules",
-                    "--",
-                    url,
-                    revision,
-                ]
-            };
-            let full = run(&full).await?;
-            if full.code != 0 {
-                return Err(fail(&full));
-            }
-            if is_commit(revision) {
-                target = revision;
-            }
-        }
-        let list: Vec<&str> = LIST.into_iter().chain([target]).collect();
-        let listed = git
-            .read_git(&list, &env, root, |listing| within(listing, &LIMITS))
-            .await
-            .map_err(FetchError::NotRun)?;
-        if let Some(Err(limit)) = listed {
-            return Err(FetchError::Refused {
-                refusal: Refusal::Invalid,
-                message: format!(
-                    "{revision} of {url} was not checked out: it has more than {limit}"
-                ),
-            });
-        }
-        let checkout = run(&["checkout", "--quiet", "--detach", "--force", target, "--"]).await?;
-        if checkout.code != 0 {
-            return Err(if is_commit(target) && !checkout.told {
-                let message = format!("there is no commit {target} in {url}");
-                FetchError::Refused {
-                    refusal: Refusal::NoRevision,
-                    message,
-                }
-            } else {
-                fail(&checkout)
-            });
-        }
-        // Without submodules no request is needed.
-        if fs::symlink_metadata(root.join(".gitmodules")).is_ok_and(|meta| meta.is_file()) {
-            let told = run(&["config", "remote.origin.url", url]).await?;
-            let shallow = [
-                "submodule",
-                "--quiet",
-                "update",
-                "--init",
-                "--recursive",
-                "--depth=1",
-            ];
-            let mut ended = if told.code == 0 {
-                run(&shallow).await?
-            } else {
-                told
-            };
-            if ended.code != 0 && !ended.told && is_refused(&ended.output) {
-                // A server with an old protocol serves only heads of branches to a shallow fetch. Clone anew without a depth, since a
-                // shallow clone would stay shallow.
-                run(&["submodule", "--quiet", "deinit", "--force", "--all"]).await?;
-                let _ = fs::remove_dir_all(root.join(".git/modules"));
-                ended = run(&shallow[..5]).await?;
-            }
-            if ended.code != 0 {
-                return Err(refused(
-                    &format!("a submodule of {url}"),
-                    "as it names",
-                    &ended,
-                ));
-            }
-        }
-        // A detached head is the commit itself.
-        let head = fs::read_to_string(root.join(".git/HEAD")).unwrap_or_default();
-        let commit = head.trim().to_owned();
-        if is_commit(&commit) {
-            Ok(commit)
-        } else {
-            Err(FetchError::UnknownCommit(commit))
-        }
-    }
-
     /// The environment of git: the given one, common settings, and a configuration with precedence over the repository's.
     pub fn env(
         &self,
         given: Vec<(OsString, OsString)>,
         more: &[(&str, String)],
     ) -> Vec<(OsString, OsString)> {
-        let by_ssh = if self.ssh.is_some() || self.url.transport() == Transport::Ssh {
-            "always"
-        } else {
-            "never"
-        };
+        let is = |yes: bool| if yes { "always" } else { "never" };
+        let remote = self.local.is_empty();
+        let by_ssh = is(remote && (self.ssh.is_some() || self.url.transport() == Transport::Ssh));
         let mut config: Vec<(String, String)> = [
             ("protocol.allow", "never"),
-            ("protocol.http.allow", "always"),
-            ("protocol.https.allow", "always"),
+            ("protocol.http.allow", is(remote)),
+            ("protocol.https.allow", is(remote)),
             ("protocol.ssh.allow", by_ssh),
+            ("protocol.file.allow", is(!remote)),
             ("core.hooksPath", "/dev/null"),
             ("core.fsmonitor", "false"),
             ("credential.helper", ""),
@@ -282,6 +167,15 @@ impl Repository {
         ]
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
         .into();
+        for (url, dir) in &self.local {
+            config.push((
+                format!("url.file://{}.insteadOf", dir.display()),
+                url.clone(),
+            ));
+        }
+        for (to, from) in &self.rewrites {
+            config.push((format!("url.{to}.insteadOf"), from.clone()));
+        }
         for (origin, header) in &self.headers {
             config.push((format!("http.{origin}.extraHeader"), header.clone()));
             // Git would send the header to any redirect target.
@@ -341,20 +235,6 @@ impl Repository {
 
 /// Sets the file of authorities that git trusts for all hosts.
 const CA_OF_ALL: &str = "GIT_SSL_CAINFO";
-
-/// Whether the server serves only commits that a ref points to, or only with history.
-pub fn is_refused(text: &str) -> bool {
-    [
-        "not our ref",
-        "unadvertised object",
-        "couldn't find remote ref",
-        "does not allow request",
-        "remote error",
-        "shallow",
-    ]
-    .iter()
-    .any(|part| text.contains(part))
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! The error texts of git and ssh: classifies why a revision is missing.
 
-use std::error::Error;
+use std::{error::Error, io};
 
 use crds::{reason::Reason, text::clip};
 
@@ -24,7 +24,7 @@ pub struct Ended {
 pub enum FetchError<E: Error + 'static> {
     /// The URL is not supported.
     #[error(
-        "the URL is neither http or https without credentials, nor ssh (ssh://user@host/path or user@host:path)"
+        "the URL is neither http or https without a password, nor ssh (ssh://user@host/path or user@host:path)"
     )]
     IllegalUrl,
     /// Git would not read it as a revision.
@@ -36,6 +36,9 @@ pub enum FetchError<E: Error + 'static> {
     /// Git could not be run.
     #[error("git was not run")]
     NotRun(#[source] E),
+    /// A file of the clone cannot be written.
+    #[error("a file of the clone cannot be written")]
+    Files(#[source] io::Error),
     /// Another process ended git.
     #[error("git was ended by signal {0}")]
     Killed(i32),
@@ -57,14 +60,18 @@ impl<E: Error + 'static> FetchError<E> {
     ///
     /// # Errors
     /// The error of running git, which the caller must interpret.
-    pub const fn reason(&self) -> Result<Reason, &E> {
+    pub fn reason(&self) -> Result<Reason, &E> {
         Ok(match self {
             Self::NotRun(error) => return Err(error),
             Self::IllegalUrl => Reason::InvalidSpec,
             Self::IllegalRevision(_) => Reason::RevisionNotFound,
             Self::LineBreak => Reason::SourceUnauthorized,
             Self::Killed(_) => Reason::ToolKilled,
-            Self::UnknownCommit(_) => Reason::AgentFault,
+            Self::Files(error) if error.kind() == io::ErrorKind::StorageFull => Reason::DiskFull,
+            Self::Files(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                Reason::SourceInvalid
+            }
+            Self::UnknownCommit(_) | Self::Files(_) => Reason::AgentFault,
             Self::Refused { refusal, .. } => match refusal {
                 Refusal::Unauthorized => Reason::SourceUnauthorized,
                 Refusal::HostKey => Reason::HostKeyNotKnown,
@@ -168,9 +175,9 @@ const ROWS: &[Row] = &[
         "redirects elsewhere; name the final URL",
     ),
     (
-        &["No url found for submodule"],
+        &["mismatched algorithms"],
         Refusal::Invalid,
-        "has a submodule without a URL in .gitmodules",
+        "is a SHA-256 repository, which is not supported",
     ),
     (
         &["transport 'file' not allowed", "not allowed"],

@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use sha2::{Digest as _, Sha256};
+
 use crate::{
     git::{Git, Repository},
     git_errors::{FetchError, contents_refused},
@@ -86,6 +88,9 @@ impl Repository {
         if bytes > MAX_CONTENTS {
             return Err(ContentsError::TooLarge(bytes));
         }
+        if let Some(store) = &self.large {
+            return replace(&pointers, store);
+        }
         let store = root.join(STORE);
         let env = self.env(env, &config(&store));
         let run = async |args: &[&str]| {
@@ -93,11 +98,7 @@ impl Repository {
                 .await
                 .map_err(FetchError::NotRun)
         };
-        // A remote name, which the plain fetch does not need.
-        let mut ended = run(&["config", "remote.origin.url", self.url().as_str()]).await?;
-        if ended.code == 0 {
-            ended = run(&["lfs", "fetch", "origin", "HEAD"]).await?;
-        }
+        let mut ended = run(&["lfs", "fetch", "origin", "HEAD"]).await?;
         if ended.code != 0 && ended.output.contains(NO_PROGRAM) {
             return Err(ContentsError::NoProgram);
         }
@@ -113,14 +114,7 @@ impl Repository {
             ended = if ended.code == 0 { inner } else { ended };
         }
         // Downloaded contents are written even if others were refused.
-        for pointer in &pointers {
-            pointer
-                .replace(&store)
-                .map_err(|error| ContentsError::NotWritten {
-                    name: pointer.name.clone(),
-                    error,
-                })?;
-        }
+        replace(&pointers, &store)?;
         let _ = fs::remove_dir_all(&store);
         if ended.code == 0 {
             Ok(())
@@ -128,6 +122,18 @@ impl Repository {
             Err(contents_refused(self.url().as_str(), &ended).into())
         }
     }
+}
+
+/// Writes the contents that a directory has in place of their pointers.
+fn replace<E: Error>(pointers: &[PointerFile], store: &Path) -> Result<(), ContentsError<E>> {
+    pointers.iter().try_for_each(|pointer| {
+        pointer
+            .replace(store)
+            .map_err(|error| ContentsError::NotWritten {
+                name: pointer.name.clone(),
+                error,
+            })
+    })
 }
 
 /// The number of bytes to write: each content is downloaded once, and written for each of its pointers. `None` when no pointer is valid.
@@ -152,7 +158,15 @@ pub fn config(store: &Path) -> [(&'static str, String); 5] {
 }
 
 impl PointerFile {
-    /// Writes the contents in place, if they were downloaded.
+    /// Removes the file, so that nothing reads the pointer as its content.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn remove(&self) -> io::Result<()> {
+        fs::remove_file(&self.path)
+    }
+
+    /// Writes the contents in place, if they were downloaded whole.
     fn replace(&self, store: &Path) -> io::Result<()> {
         let Some(pointer) = &self.contents else {
             return Ok(());
@@ -161,6 +175,14 @@ impl PointerFile {
         if !fs::symlink_metadata(&object)
             .is_ok_and(|meta| meta.is_file() && meta.len() == pointer.size)
         {
+            return Ok(());
+        }
+        let (mut from, mut sum, mut piece) =
+            (File::open(&object)?, Sha256::new(), vec![0; 64 << 10]);
+        while let count @ 1.. = from.read(&mut piece)? {
+            sum.update(piece.get(..count).unwrap_or_default());
+        }
+        if hex::encode(sum.finalize()) != pointer.oid {
             return Ok(());
         }
         // Overwrites the file, which keeps its mode.
@@ -273,10 +295,15 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
+    /// A whole id, or one of this digit.
+    fn oid(digit: &str) -> String {
+        digit.repeat(64 / digit.len())
+    }
+
     fn pointer(digit: &str, size: u64) -> String {
         format!(
             "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {size}\n",
-            digit.repeat(64)
+            oid(digit)
         )
     }
 
@@ -350,7 +377,7 @@ mod tests {
                 return Ok(Ended::default());
             }
             for (digit, text) in self.0 {
-                let oid = digit.repeat(64);
+                let oid = oid(digit);
                 write(
                     dir,
                     &format!(".git/lfs/objects/{}/{}/{oid}", &oid[..2], &oid[2..4]),
@@ -381,7 +408,8 @@ mod tests {
             "nobody is asked"
         );
         write(root, ".gitattributes", "*.zip filter=lfs\n");
-        write(root, "a.zip", &pointer("a", 5));
+        let sum = hex::encode(Sha256::digest("large"));
+        write(root, "a.zip", &pointer(&sum, 5));
         write(root, "b.zip", &pointer("b", 5));
         write(root, "c.zip", &pointer("c", 5));
         let refused = Ended {
@@ -390,16 +418,10 @@ mod tests {
             ..Ended::default()
         };
         // The content of b differs from its pointer, that of c is missing.
-        let (end, asked) = fetched(root, &[("a", "large"), ("b", "no")], refused).await;
+        let (end, asked) = fetched(root, &[(&sum, "large"), ("b", "other")], refused).await;
         let error = end.unwrap_err().to_string();
         assert!(error.contains("Object does not exist"), "{error}");
-        assert_eq!(
-            asked,
-            [
-                "config remote.origin.url https://h/r.git",
-                "lfs fetch origin HEAD"
-            ]
-        );
+        assert_eq!(asked, ["lfs fetch origin HEAD"]);
         assert_eq!(fs::read_to_string(root.join("a.zip")).unwrap(), "large");
         assert_eq!(
             pointers(root)
@@ -413,7 +435,7 @@ mod tests {
         write(root, ".gitmodules", "");
         let (end, asked) = fetched(root, &[], Ended::default()).await;
         assert!(
-            end.is_ok() && asked[2].ends_with("foreach --recursive git lfs fetch origin HEAD"),
+            end.is_ok() && asked[1].ends_with("foreach --recursive git lfs fetch origin HEAD"),
             "{asked:?}"
         );
     }

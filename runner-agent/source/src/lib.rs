@@ -5,7 +5,9 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`git`] | one revision of a repository, fetched with the `git` binary |
+//! | [`git`] | one revision of a repository, and the environment of the `git` binary |
+//! | [`clone`] | the tree of `git clone --depth=1 --recurse-submodules` |
+//! | [`submodules`] | which submodules are fetched |
 //! | [`url`] | URLs and revisions that git may get |
 //! | [`credentials`] | credentials for hosts |
 //! | [`identity`] | private keys |
@@ -13,13 +15,14 @@
 //! | `forges` | host keys of public forges |
 //! | [`git_errors`] | classification of the errors of git and ssh |
 //! | [`lfs`] | Git LFS pointers and contents |
-//! | [`snapshot`] | the tree of one commit as an archive, verified against the commit id |
+//! | [`snapshot`] | the objects of one commit in an archive, from which the same tree is made |
 //! | [`tree`] | inline files, the stack's directory, escaping links |
 
 // Agent and sources share this API.
 #![warn(missing_docs)]
 
 pub mod authorities;
+pub mod clone;
 pub mod credentials;
 mod forges;
 pub mod git;
@@ -29,13 +32,15 @@ pub mod lfs;
 pub mod listing;
 pub mod snapshot;
 pub mod ssh;
+pub mod submodules;
 pub mod tree;
 pub mod url;
 
+pub use clone::Fetched;
 pub use credentials::{Credentials, Login};
 pub use git::{Git, Repository};
 pub use git_errors::{Ended, FetchError, Refusal};
 pub use identity::{Identity, IdentityError};
 pub use ssh::SshFiles;
-pub use tree::{TreeError, check_links, stack, write_files};
+pub use tree::{TreeError, Used, stack, write_files};
 pub use url::{Transport, Url};

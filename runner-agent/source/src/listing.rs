@@ -16,21 +16,26 @@ pub const LIST: [&str; 6] = ["ls-tree", "-r", "-t", "-l", "-z", "--full-tree"];
 /// Maximum size of a listing, in bytes.
 pub const MAX_LISTING: usize = 64 << 20;
 
-/// Reads a [listing](LIST) until it exceeds a limit.
+/// The path of a submodule, and its commit.
+pub type Gitlink = (String, String);
+
+/// Reads a [listing](LIST) until it exceeds a limit. Returns the submodules.
 ///
 /// # Errors
 /// The exceeded limit, in words.
-pub fn within(listing: impl Read, limits: &Limits) -> Result<(), String> {
-    let (mut size, mut bytes) = (0_u64, 0);
+pub fn within(listing: impl Read, limits: &Limits) -> Result<Vec<Gitlink>, String> {
+    let (mut size, mut bytes, mut links) = (0_u64, 0, Vec::new());
     // A partial listing is an error of git.
     let records = BufReader::new(listing.take(MAX_LISTING as u64 + 1)).split(0);
     for (count, record) in (1..).zip(records.map_while(Result::ok)) {
         let facts = String::from_utf8_lossy(&record);
         // `MODE TYPE ID SIZE<tab>PATH`; a directory has the size `-`.
-        let own = facts
-            .split_ascii_whitespace()
-            .nth(3)
-            .and_then(|size| size.parse::<u64>().ok());
+        let (facts, path) = facts.split_once('\t').unwrap_or((&facts, ""));
+        let facts: Vec<&str> = facts.split_ascii_whitespace().collect();
+        if let ["160000", _, commit, ..] = facts[..] {
+            links.push((path.to_owned(), commit.to_owned()));
+        }
+        let own = facts.get(3).and_then(|size| size.parse::<u64>().ok());
         size = size.saturating_add(own.unwrap_or(0));
         bytes += record.len() + 1;
         if count > limits.entries {
@@ -43,7 +48,12 @@ pub fn within(listing: impl Read, limits: &Limits) -> Result<(), String> {
             return Err(format!("{} MiB of paths", MAX_LISTING >> 20));
         }
     }
-    Ok(())
+    Ok(links)
+}
+
+/// The message for a tree that exceeds a limit, in the same words for runs and layers.
+pub fn too_large(url: &str, revision: &str, limit: &str) -> String {
+    format!("{revision} of {url} was not checked out: it has more than {limit}")
 }
 
 #[cfg(test)]

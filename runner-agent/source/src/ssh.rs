@@ -16,11 +16,11 @@ use crate::{credentials::Login, forges::KNOWN_HOSTS, identity::Identity};
 pub struct SshFiles(Option<PathBuf>);
 
 impl SshFiles {
-    /// Creates a directory with the keys of logins.
+    /// Creates a directory with the keys of logins. `more` is added to the options of all hosts.
     ///
     /// # Errors
     /// Those of the file system; nothing is left.
-    pub fn create(dir: &Path, logins: &[Login]) -> io::Result<Self> {
+    pub fn create(dir: &Path, logins: &[Login], more: &str) -> io::Result<Self> {
         DirBuilder::new().mode(0o700).create(dir)?;
         let files = Self(Some(dir.to_owned()));
         let write = |name: &str, text: &str| {
@@ -40,7 +40,20 @@ impl SshFiles {
                 write(&format!("known_hosts-{n}"), own)?;
             }
         }
-        write("config", &config(dir, logins))?;
+        write("config", &(config(dir, logins, None) + more))?;
+        let parts: Vec<usize> = identities(logins)
+            .map(|(n, _)| n)
+            .filter(|n| logins.get(*n).is_some_and(|login| !login.path.is_empty()))
+            .collect();
+        for n in &parts {
+            write(
+                &format!("config-{n}"),
+                &(config(dir, logins, Some(*n)) + more),
+            )?;
+        }
+        if !parts.is_empty() {
+            write(CHOOSER, &chooser(dir, logins, parts))?;
+        }
         Ok(files)
     }
 
@@ -69,12 +82,45 @@ impl Drop for SshFiles {
 
 /// The value of `GIT_SSH_COMMAND` for the files in a directory.
 pub fn command(dir: &Path) -> String {
+    let chooser = dir.join(CHOOSER);
+    if chooser.exists() {
+        format!("sh {}", quoted(&chooser))
+    } else {
+        format!("ssh -F {}", quoted(&dir.join("config")))
+    }
+}
+
+/// The script that selects a configuration by the path of a repository, which `ssh` does not know.
+const CHOOSER: &str = "ssh";
+
+/// Quotes a path for a shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}
+
+/// Git's last arguments are the host and a command with the path: `git@HOST git-upload-pack 'PATH'`.
+fn chooser(dir: &Path, logins: &[Login], mut parts: Vec<usize>) -> String {
+    let of = |n: &usize| {
+        logins
+            .get(*n)
+            .map(|login| (login.host.to_lowercase(), &login.path))
+    };
+    parts.sort_by_key(|n| std::cmp::Reverse(of(n).map(|(_, path)| path.len())));
+    let mut rows = String::new();
+    for n in &parts {
+        let Some((host, path)) = of(n) else { continue };
+        let _ = writeln!(rows, "'{host}/{path}'|'{host}/{path}/'*) n=-{n} ;;");
+    }
+    let config = quoted(&dir.join("config"));
     format!(
-        "ssh -F '{}'",
-        dir.join("config")
-            .display()
-            .to_string()
-            .replace('\'', r"'\''")
+        r#"host= path= n=
+for each do host=$path path=$each; done
+host=$(printf %s "${{host##*@}}" | tr A-Z a-z)
+path=${{path#* }} path=${{path#\'}} path=${{path#/}} path=${{path%%[\' ]*}}
+case "$host/$path" in
+{rows}esac
+exec ssh -F {config}"$n" "$@"
+"#
     )
 }
 
@@ -87,8 +133,8 @@ fn identities(logins: &[Login]) -> impl Iterator<Item = (usize, &Identity)> {
 }
 
 /// The configuration of `ssh`. A host has only its own keys, and its host key must be in its Secret or built in. `ssh` uses the first value
-/// of an option, but every `IdentityFile` line.
-fn config(dir: &Path, logins: &[Login]) -> String {
+/// of an option, but every `IdentityFile` line. Keys for parts of hosts are in configurations of their own.
+fn config(dir: &Path, logins: &[Login], part: Option<usize>) -> String {
     let at = |name: String| {
         format!(
             "\"{}\"",
@@ -110,7 +156,8 @@ fn config(dir: &Path, logins: &[Login]) -> String {
             .filter(|(_, login)| of_host(login))
         {
             let _ = write!(names, " {}", login.host);
-            if login.identity.is_some() {
+            let is_meant = part.map_or(login.path.is_empty(), |part| part == n);
+            if login.identity.is_some() && is_meant {
                 let _ = writeln!(keys, "  IdentityFile {}", at(format!("identity-{n}")));
             }
             if login.known_hosts.is_some() {
@@ -210,7 +257,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("ssh");
         let files =
-            SshFiles::create(&at, &[login("a.example.org"), login("b.example.org")]).unwrap();
+            SshFiles::create(&at, &[login("a.example.org"), login("b.example.org")], "").unwrap();
         let mode = |name: &str| fs::metadata(at.join(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!(
             (mode(""), mode("identity-0"), mode("identity-1")),
@@ -225,12 +272,12 @@ mod tests {
         );
         assert_eq!(command(&at), format!("ssh -F '{place}/config'"));
         assert!(
-            SshFiles::create(&at, &[]).is_err(),
+            SshFiles::create(&at, &[], "").is_err(),
             "what lies there is never taken"
         );
         drop(files);
         assert!(!at.exists());
-        let kept = SshFiles::create(&at, &[]).unwrap().keep();
+        let kept = SshFiles::create(&at, &[], "").unwrap().keep();
         assert!(kept.join("config").exists());
     }
 
@@ -269,7 +316,7 @@ mod tests {
                 ..with("A.example.org", Some("a.example.org ssh-ed25519 BBBB"))
             },
         ];
-        let _files = SshFiles::create(&at, &logins).unwrap();
+        let _files = SshFiles::create(&at, &logins, "").unwrap();
         for host in ["a.example.org", "A.example.org"] {
             assert_eq!(
                 told(&at, host, "userknownhostsfile"),
@@ -298,6 +345,74 @@ mod tests {
             read("known_hosts-0").contains("AAAA") && read("known_hosts").starts_with("github.com")
         );
         assert!(!read("known_hosts").contains('*'));
+    }
+
+    #[test]
+    fn longest_path_selects_the_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("it's");
+        let with = |host: &str, path: &str| Login {
+            path: path.into(),
+            ..login(host)
+        };
+        let logins = [
+            with("h.example.org", ""),
+            with("H.example.org", "org"),
+            with("h.example.org", "org/a.git"),
+            with("other", "org"),
+        ];
+        let _files = SshFiles::create(&at, &logins, "  ProxyCommand none\n").unwrap();
+        assert!(command(&at).starts_with("sh "), "{}", command(&at));
+        let bin = dir.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::write(bin.join("ssh"), "#!/bin/sh\necho \"$2\"\n").unwrap();
+        fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        let chosen = |arguments: &[&str]| {
+            let output = std::process::Command::new("sh")
+                .arg("-c")
+                .arg(format!("{} \"$@\"", command(&at)))
+                .arg("sh")
+                .args(arguments)
+                .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
+                .output()
+                .unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            text.trim().rsplit('/').next().unwrap().to_owned()
+        };
+        for (host, command, config) in [
+            (
+                "git@h.example.org",
+                "git-upload-pack 'org/a.git'",
+                "config-2",
+            ),
+            (
+                "git@H.example.org",
+                "git-upload-pack '/org/a.git'",
+                "config-2",
+            ),
+            ("h.example.org", "git-upload-pack '/org/b.git'", "config-1"),
+            (
+                "h.example.org",
+                "git-lfs-authenticate org/b.git download",
+                "config-1",
+            ),
+            (
+                "git@h.example.org",
+                "git-upload-pack 'organ/b.git'",
+                "config",
+            ),
+            ("git@other", "git-upload-pack '/org/a.git'", "config-3"),
+            ("git@third", "git-upload-pack '/org/a.git'", "config"),
+        ] {
+            let arguments = ["-o", "SendEnv=GIT_PROTOCOL", "-p", "22", host, command];
+            assert_eq!(chosen(&arguments), config, "{host} {command}");
+        }
+        let read = |name: &str| fs::read_to_string(at.join(name)).unwrap();
+        assert!(read("config").contains("identity-0") && !read("config").contains("identity-1"));
+        assert!(
+            read("config-2").contains("identity-2") && !read("config-2").contains("identity-0")
+        );
+        assert!(read("config-2").ends_with("ProxyCommand none\n"));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct Url {
 }
 
 impl Url {
-    /// Parses a URL: `http` or `https` without credentials, or ssh. `None` for any other that git would accept.
+    /// Parses a URL: `http` or `https` without a password, or ssh. `None` for any other that git would accept.
     pub fn parse(text: &str) -> Option<Self> {
         let legal = |c: char| {
             c.is_ascii_graphic()
@@ -35,11 +35,8 @@ impl Url {
             .or_else(|| text.strip_prefix("http://"))
         {
             let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-            // Credentials would appear in statuses and logs.
-            if rest.contains('@') {
-                return None;
-            }
-            (Transport::Http, authority)
+            // A password would appear in statuses and logs.
+            (Transport::Http, without_user(authority)?)
         } else if let Some(rest) = text.strip_prefix("ssh://") {
             let (authority, path) = rest.split_once('/')?;
             if path.is_empty() {
@@ -81,6 +78,35 @@ impl Url {
         &self.host
     }
 
+    /// The user of an HTTP URL; empty without one.
+    pub fn user(&self) -> &str {
+        let rest = self.text.split_once("://").map_or("", |(_, rest)| rest);
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        authority.split_once('@').map_or("", |(user, _)| user)
+    }
+
+    /// The path, without slashes at its ends.
+    pub fn path(&self) -> &str {
+        let path = match self.text.split_once("://") {
+            Some((_, rest)) => rest.split_once('/'),
+            None => self.text.split_once(':'),
+        };
+        path.map_or("", |(_, path)| path).trim_matches('/')
+    }
+
+    /// The name of the directory that `git clone` creates.
+    pub fn clone_dir(&self) -> &str {
+        let path = self.text.trim_end_matches('/');
+        let path = path.strip_suffix("/.git").unwrap_or(path);
+        let name = path.rsplit(['/', ':']).next().unwrap_or_default();
+        let name = name.strip_suffix(".git").unwrap_or(name);
+        if matches!(name, "" | "." | "..") {
+            "repository"
+        } else {
+            name
+        }
+    }
+
     /// `scheme://host:port/`; for an ssh URL the https origin of its host.
     pub fn web_origin(&self) -> String {
         match self.transport {
@@ -92,10 +118,9 @@ impl Url {
     /// `scheme://host:port/` of an HTTP URL.
     pub fn origin(&self) -> String {
         let (scheme, rest) = self.text.split_once("://").unwrap_or(("https", &self.text));
-        format!(
-            "{scheme}://{}/",
-            rest.split(['/', '?', '#']).next().unwrap_or_default()
-        )
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let place = authority.rsplit('@').next().unwrap_or_default();
+        format!("{scheme}://{place}/")
     }
 }
 
@@ -139,7 +164,7 @@ fn host(authority: &str) -> Option<&str> {
 }
 
 /// Whether git accepts it as a revision, by the rules of `git check-ref-format`, and it is no refspec.
-pub(crate) fn is_revision(revision: &str) -> bool {
+pub fn is_revision(revision: &str) -> bool {
     let legal =
         |c: char| c.is_ascii_graphic() && !matches!(c, ':' | '^' | '~' | '?' | '*' | '[' | '\\');
     !revision.is_empty()
@@ -182,9 +207,32 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_http_without_credentials_or_ssh() {
+    fn clone_directory_is_named_as_by_git() {
+        for (url, name) in [
+            ("https://h/team/infra-live.git", "infra-live"),
+            ("https://h/team/infra-live/", "infra-live"),
+            (
+                "https://org@dev.azure.com/org/p/_git/net%20live",
+                "net%20live",
+            ),
+            ("git@h:team/a.b.git", "a.b"),
+            ("git@h:a.git", "a"),
+            ("ssh://git@h:22/~/r/.git", "r"),
+            ("https://h/..", "repository"),
+        ] {
+            assert_eq!(Url::parse(url).unwrap().clone_dir(), name, "{url}");
+        }
+    }
+
+    #[test]
+    fn urls_are_http_without_password_or_ssh() {
         let rows = [
             ("https://example.org/a.git", Transport::Http, "example.org"),
+            (
+                "https://org@dev.azure.com/org/p/_git/r",
+                Transport::Http,
+                "dev.azure.com",
+            ),
             ("http://10.0.0.1:8080/r", Transport::Http, "10.0.0.1"),
             (
                 "ssh://git@Git.Example.org/team/r.git",
@@ -215,6 +263,8 @@ mod tests {
             Url::parse("http://h:1/a/b").unwrap().origin(),
             "http://h:1/"
         );
+        let azure = Url::parse("https://org@dev.azure.com/org/p/_git/r").unwrap();
+        assert_eq!(azure.web_origin(), "https://dev.azure.com/");
         let refused = "file:///etc|/etc|h:path|https://u:p@h/x|https://|https://h:x/r|ext::sh -c x|git@ext::sh|\
              https://h/a b|--upload-pack=x|ssh://h|ssh://h/|ssh:///path|ssh://-oProxyCommand=x/r|\
              ssh://git@-oProxyCommand=x/r|ssh://-x@h/r|ssh://git:password@h/r|-oProxyCommand=x@h:r|\

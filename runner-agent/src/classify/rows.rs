@@ -74,6 +74,7 @@ const ROWS: &[Row] = &[
         "error asking for|a terminal is required to read|no tty present and no askpass",
     ),
     Row(Reason::HostKeyNotKnown, "host key verification failed"),
+    Row(Reason::SourceInvalid, "no user exists for uid"),
     Row(
         Reason::Throttled,
         "429 too many requests|status code: 429|statuscode: 429|response code: 429|error 429|error: 429|requestlimitexceeded|throttlingexception|\

@@ -43,13 +43,30 @@ pub(super) fn of(errors: &[Diagnostic], said: &Said) -> Option<String> {
     Some(text)
 }
 
+/// Lines that git prints before and after the cause.
+const IDLE: [&str; 3] = [
+    "Cloning into ",
+    "Please make sure you have the correct access rights",
+    "and the repository exists.",
+];
+/// A cause of ssh, and what follows from it.
+const NO_USER: &str = "No user exists for uid";
+const NO_USER_MEANS: &str = " (ssh runs as no user without a name in /etc/passwd, and the image has one for 65532; modules by https need none)";
+
 fn whole(d: &Diagnostic) -> String {
     let detail = d.detail.as_deref().unwrap_or_default();
     // Drop the tools' general explanation of locks, which follows the cause.
     let told = detail
         .split("\n\n")
         .filter(|part| !part.contains("acquires a state lock to protect"));
-    let detail = shorten(&told.collect::<Vec<_>>().join("\n"), FIRST / 2);
+    let told = told.flat_map(str::lines).filter(|line| {
+        let line = line.trim_start();
+        !IDLE.iter().any(|idle| line.starts_with(idle))
+    });
+    let mut detail = shorten(&told.collect::<Vec<_>>().join("\n"), FIRST / 2);
+    if detail.contains(NO_USER) {
+        detail += NO_USER_MEANS;
+    }
     let head = format!("{}{}", shorten(&d.summary, FIRST / 2), place(d));
     if detail.is_empty() {
         head

@@ -278,6 +278,23 @@ fn full_disk_is_no_fault_of_the_agent() {
 }
 
 #[test]
+fn cause_of_ssh_is_whole_between_lines_of_git() {
+    let detail = "Could not download module: error downloading 'ssh://git@git.example.com/platform/a-module-with-a-long-name.git?ref=v1.2.3': \
+        /usr/bin/git exited with 128: Cloning into '.terraform/modules/network.subnets.of.a.long.name'...\nNo user exists for uid 1000680000\r\n\
+        fatal: Could not read from remote repository.\n\nPlease make sure you have the correct access rights\nand the repository exists.";
+    let failure = of(
+        "init",
+        vec![diagnostic("Failed to download module", detail, None)],
+    );
+    assert_is(&failure, Configuration, reason::SOURCE_INVALID, "for uid");
+    let message = failure.message;
+    assert!(
+        message.contains("No user exists for uid 1000680000") && message.contains("/etc/passwd"),
+        "{message}"
+    );
+}
+
+#[test]
 fn code_error_names_file_and_line() {
     let f = of(
         "init",

@@ -42,8 +42,11 @@ pub struct Head {
     /// The tool that Terragrunt runs.
     #[serde(default)]
     pub beneath: Option<ToolHead>,
-    /// The stack's directory relative to the source's top.
+    /// The stack's directory relative to the directory of the source.
     pub stack: PathBuf,
+    /// The name of the source's top directory in there; empty if it is that directory.
+    #[serde(default)]
+    pub top: String,
     /// Whether the datastore stores the state.
     pub managed: bool,
     /// The plan's inputs from Secrets and ConfigMaps.
@@ -295,6 +298,7 @@ mod tests {
             tool: "OpenTofu".into(),
             version: "1.10.6".into(),
             stack: "live/a".into(),
+            top: String::new(),
             managed: true,
             inputs: SealedInputs::default(),
             hooks: Vec::new(),

@@ -63,6 +63,8 @@ impl Host for Pod {
             ("USER", "pawl"),
             ("LANG", "C.UTF-8"),
             ("CHECKPOINT_DISABLE", "1"),
+            // A program that only asks git would otherwise change a file of the plan's work directory.
+            ("GIT_OPTIONAL_LOCKS", "0"),
         ]
         .into_iter()
         .chain(UNATTENDED)

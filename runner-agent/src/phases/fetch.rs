@@ -50,8 +50,9 @@ impl PhaseRunner {
             .ok_or_else(|| Reason::InvalidSpec.failure(needed))?
         {
             SourceKind::Git(git) => {
-                let git_source::Commit { id, without } =
-                    self.fetch_git(git, &spec.credentials, notices).await?;
+                let git_source::Commit { id, without } = self
+                    .fetch_git(git, &spec.credentials, root, notices)
+                    .await?;
                 let short: String = id.chars().take(7).collect();
                 Ok(Fetched {
                     source: format!("git {short} of {}", git.revision),

@@ -3,12 +3,12 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    fs::File,
+    fs::{self, File},
     path::{Path, PathBuf},
 };
 
 use ::source::{
-    Ended, FetchError, Git, Login, Repository, SshFiles, TreeError,
+    Ended, FetchError, Git, Login, Repository, SshFiles, TreeError, Url, Used,
     lfs::{ContentsError, PointerFile},
 };
 use crds::{Failure, GitSource, Reason, text::clip};
@@ -34,11 +34,6 @@ pub(super) fn stack(root: &Path, path: &str, at: &str) -> Result<PathBuf, Failur
     ::source::stack(root, path, at).map_err(|error| of_tree(&error))
 }
 
-/// Refuses links that lead out of the source.
-pub(super) fn check_links(root: &Path) -> Result<(), Failure> {
-    ::source::check_links(root).map_err(|error| of_tree(&error))
-}
-
 /// A fetched commit.
 pub(super) struct Commit {
     /// Its full ID.
@@ -53,6 +48,7 @@ impl PhaseRunner {
         &self,
         git: &GitSource,
         credentials: &crds::Credentials,
+        source: &Path,
         notices: &Notices,
     ) -> Result<Commit, Failure> {
         let mut repository =
@@ -68,7 +64,7 @@ impl PhaseRunner {
                 // Replaces any file or link that a hook left there.
                 files::write(&file, authority)
                     .or_internal("ca.crt of a Secret cannot be copied")?;
-                repository = repository.with_authority(&login.origin, file);
+                repository = repository.with_authority(&login.scope(), file);
             }
         }
         let keys = logins
@@ -82,7 +78,7 @@ impl PhaseRunner {
         let mut env = self.settings.inherited.clone();
         env.push(("HOME".into(), self.settings.home().into()));
         let _ = notices.send(Notice::Started("source"));
-        let root = self.settings.source_dir();
+        let root = self.make_top(source, repository.url())?;
         let result = repository.fetch(self, env.clone(), &root).await;
         let contents = if result.is_ok() {
             repository.fetch_contents(self, env, &root).await
@@ -94,9 +90,10 @@ impl PhaseRunner {
             keys.remove()
                 .or_internal("the private key of the source cannot be removed")?;
         }
-        let id = result.map_err(|error| of_fetch(&error))?;
+        let fetched = result.map_err(|error| of_fetch(&error))?;
+        self.say_empty(&fetched.empty).await;
         Ok(Commit {
-            id,
+            id: fetched.commit,
             without: contents.err().map(|error| of_contents(&error)),
         })
     }
@@ -112,42 +109,49 @@ impl PhaseRunner {
             .find(|dir| dir.ends_with("shm"))
             .map(|dir| dir.join(&name));
         if let Some(dir) = memory
-            && let Ok(files) = SshFiles::create(&dir, logins)
+            && let Ok(files) = SshFiles::create(&dir, logins, "")
         {
             return Ok((dir, files));
         }
         let dir = self.settings.tmp().join(name);
-        let files = SshFiles::create(&dir, logins);
+        let files = SshFiles::create(&dir, logins, "");
         files
             .map(|files| (dir, files))
             .or_internal("the private key of the source cannot be given to ssh")
     }
 
-    /// Refuses a stack that contains LFS pointers, with the reason why their contents are missing. Pointers in other directories
-    /// are only logged.
-    pub(super) async fn refuse_pointers(
+    /// Creates the directory of a repository, named as that of its clone.
+    pub(super) fn make_top(&self, source: &Path, url: &Url) -> Result<PathBuf, Failure> {
+        let failed = "the directory of the source cannot be made";
+        files::write(&self.settings.top_file(), url.clone_dir()).or_internal(failed)?;
+        let root = source.join(url.clone_dir());
+        fs::create_dir(&root).or_internal(failed)?;
+        Ok(root)
+    }
+
+    /// Logs the submodules that stay empty.
+    pub(super) async fn say_empty(&self, empty: &[String]) {
+        if !empty.is_empty() {
+            let text = format!("these submodules stay empty: {}", listed(empty));
+            self.say(text).await;
+        }
+    }
+
+    /// Leaves out of the source, and names in the log, what no stack can use: links out of it, and LFS pointers. Refuses them where this stack
+    /// uses them; `without` is the reason why contents are missing.
+    pub(super) async fn leave_out(
         &self,
         root: &Path,
         stack: &Path,
         without: Option<Failure>,
     ) -> Result<(), Failure> {
-        let all = ::source::lfs::pointers(root);
-        let (own, others): (Vec<_>, Vec<_>) = all
-            .iter()
-            .partition(|pointer| root.join(&pointer.name).starts_with(stack));
-        let listed = |pointers: &[&PointerFile]| {
-            let first: Vec<_> = pointers
-                .iter()
-                .take(5)
-                .map(|pointer| clip(&pointer.name, 100))
-                .collect();
-            let more = pointers.len().saturating_sub(first.len());
-            first.join(", ")
-                + &if more > 0 {
-                    format!(" and {more} more")
-                } else {
-                    String::new()
-                }
+        let (used, pointers) = (Used::by(root, stack), ::source::lfs::pointers(root));
+        let (own, others): (Vec<PointerFile>, Vec<PointerFile>) = pointers
+            .into_iter()
+            .partition(|pointer| used.has(&root.join(&pointer.name)));
+        let names = |pointers: &[PointerFile]| {
+            let names: Vec<_> = pointers.iter().map(|pointer| &pointer.name).collect();
+            listed(&names)
         };
         let why = without.as_ref().map_or(
             "the server gave none, or .lfsconfig leaves them out",
@@ -156,7 +160,7 @@ impl PhaseRunner {
         if !own.is_empty() {
             let message = format!(
                 "git has only pointers to {}: their contents are with Git LFS and were not fetched: {why}; nothing was planned",
-                listed(&own)
+                names(&own)
             );
             let refused = Reason::SourceInvalid.failure(String::new());
             return Err(Failure {
@@ -164,14 +168,36 @@ impl PhaseRunner {
                 ..without.unwrap_or(refused)
             });
         }
-        if !others.is_empty() {
+        let links = used.leave_out_links().map_err(|error| of_tree(&error))?;
+        if !links.is_empty() {
             self.say(format!(
-                "outside of the stack, these are pointers of Git LFS ({why}): {}",
-                listed(&others)
+                "these links lead out of the source and are left out: {}",
+                listed(&links)
+            ))
+            .await;
+        }
+        if !others.is_empty() {
+            for pointer in &others {
+                let failed = "a pointer of Git LFS cannot be left out";
+                pointer.remove().or_internal(failed)?;
+            }
+            self.say(format!(
+                "these files are left out, since they are only pointers of Git LFS ({why}): {}",
+                names(&others)
             ))
             .await;
         }
         Ok(())
+    }
+}
+
+/// The first names, and the number of others.
+fn listed(names: &[impl AsRef<str>]) -> String {
+    let shown = names.iter().take(5).map(|name| clip(name.as_ref(), 100));
+    let first = shown.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(5) {
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }
 
@@ -230,7 +256,7 @@ fn git(args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> Command {
     }
 }
 
-fn of_fetch(error: &FetchError<RunError>) -> Failure {
+pub(super) fn of_fetch(error: &FetchError<RunError>) -> Failure {
     match error.reason() {
         Ok(Reason::InvalidSpec) => {
             Reason::InvalidSpec.failure(format!("source.git.url cannot be used: {error}"))
@@ -240,7 +266,7 @@ fn of_fetch(error: &FetchError<RunError>) -> Failure {
     }
 }
 
-fn of_contents(error: &ContentsError<RunError>) -> Failure {
+pub(super) fn of_contents(error: &ContentsError<RunError>) -> Failure {
     match error {
         ContentsError::NoProgram | ContentsError::TooLarge(_) => {
             Reason::SourceInvalid.failure(error.to_string())
@@ -264,8 +290,6 @@ fn of_tree(error: &TreeError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use ::source::Refusal;
     use crds::{FailureClass, reason};
 
@@ -351,13 +375,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_stack_that_contains_pointers_is_refused() {
+    async fn only_a_stack_that_uses_pointers_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let work = work(settings(dir.path()));
         let root = dir.path().join("src");
         for (name, text) in [
             (".gitattributes", "*.zip filter=lfs\n"),
             ("net/main.tf", ""),
+            ("user/main.tf", "x = file(\"../app/code.zip\")"),
             (
                 "app/code.zip",
                 "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 1\n",
@@ -367,11 +392,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        assert!(
-            work.refuse_pointers(&root, &root.join("net"), None)
-                .await
-                .is_ok()
-        );
+        let root = root.canonicalize().unwrap();
         let away = || {
             of_contents(&ContentsError::Fetch(FetchError::Refused {
                 refusal: Refusal::Unreachable,
@@ -387,7 +408,7 @@ mod tests {
                 "the server gave none, or .lfsconfig leaves them out; nothing was planned",
             ),
             (
-                "",
+                "user",
                 Some(away()),
                 reason::SOURCE_UNREACHABLE,
                 "were not fetched: away; nothing was planned",
@@ -400,7 +421,7 @@ mod tests {
             ),
         ] {
             let failure = work
-                .refuse_pointers(&root, &root.join(stack), without)
+                .leave_out(&root, &root.join(stack), without)
                 .await
                 .unwrap_err();
             assert_eq!(failure.reason, reason);
@@ -411,5 +432,12 @@ mod tests {
                 "{message}"
             );
         }
+        work.leave_out(&root, &root.join("net"), None)
+            .await
+            .unwrap();
+        assert!(
+            !root.join("app/code.zip").exists(),
+            "nothing reads a pointer as content"
+        );
     }
 }

@@ -323,7 +323,7 @@ impl PhaseRunner {
             ("PAWL_ATTEMPT", settings.attempt.to_string().into()),
             ("PAWL_OPERATION", operation.into()),
             ("PAWL_WORKSPACE", spec.workspace.clone().into()),
-            ("PAWL_SOURCE_DIR", settings.source_dir().into()),
+            ("PAWL_SOURCE_DIR", settings.top_dir().into()),
         ];
         let out = out.map(|out| (hooks::VALUES, out.into()));
         env.extend(

@@ -9,7 +9,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ::source::{Credentials, Login, SshFiles, Transport, Url};
+use ::source::{
+    Credentials, IdentityError, Login, SshFiles, Transport, Url,
+    clone::quoted,
+    credentials::{longest_first, of_source, part, rewrites},
+};
 use crds::{Failure, GitSource, KeyRef, Reason};
 
 use super::{PhaseRunner, inputs, mounted_objects::key_of};
@@ -23,25 +27,19 @@ impl PhaseRunner {
         credentials: &crds::Credentials,
         url: &Url,
     ) -> Result<Vec<Login>, Failure> {
-        let mut logins = Vec::new();
-        if let Some(secret) = &git.secret_ref {
-            let origin = match url.transport() {
-                Transport::Http => url.origin(),
-                Transport::Ssh => format!("https://{}/", url.host()),
-            };
-            logins.push(self.login(
-                &secret.name,
-                &origin,
-                url.host(),
-                Reason::SourceUnauthorized,
-            )?);
-        }
-        logins.extend(self.logins(credentials)?);
-        let has_key =
-            |login: &Login| login.identity.is_some() && login.host.eq_ignore_ascii_case(url.host());
-        if url.transport() == Transport::Ssh && !logins.iter().any(has_key) {
+        let own = git.secret_ref.as_ref().map(|secret| {
+            self.login(&secret.name, Reason::SourceUnauthorized, |key| {
+                Login::of(&url.web_origin(), url.host(), key)
+            })
+        });
+        let logins = of_source(own.transpose()?, url, self.logins(credentials)?);
+        let serves = |login: &Login| {
+            (login.identity.is_some() || login.http.is_some())
+                && login.covers(url.host(), url.path())
+        };
+        if url.transport() == Transport::Ssh && !logins.iter().any(serves) {
             let message = format!(
-                "source.git.url is by ssh, and no Secret has a private key for {}: name one with the key `identity` in source.git.secretRef",
+                "source.git.url is by ssh, and no Secret has a private key or a token for {}: name one with the key `identity` in source.git.secretRef",
                 url.host()
             );
             return Err(Reason::SecretNotFound.failure(message));
@@ -59,25 +57,21 @@ impl PhaseRunner {
 
     /// The run's credentials for git servers.
     fn logins(&self, credentials: &crds::Credentials) -> Result<Vec<Login>, Failure> {
-        let mut hosts = BTreeSet::new();
-        let mut logins = Vec::new();
+        let (mut scopes, mut logins) = (BTreeSet::new(), Vec::new());
         for git in &credentials.git {
-            let origin = format!("https://{}/", git.host);
-            let Some(url) = Url::parse(&origin).filter(|url| {
-                url.origin() == origin && hosts.insert(git.host.to_ascii_lowercase())
-            }) else {
+            let scope = git.host.trim_end_matches('/').to_ascii_lowercase();
+            let Some(part) = part(&git.host).filter(|_| scopes.insert(scope)) else {
                 let message = format!(
                     "credentials.git names {}, which is not a host, or is listed twice",
                     git.host
                 );
                 return Err(Reason::InvalidSpec.failure(message));
             };
-            logins.push(self.login(
-                &git.secret_ref.name,
-                &origin,
-                url.host(),
-                Reason::Unauthorized,
-            )?);
+            logins.push(
+                self.login(&git.secret_ref.name, Reason::Unauthorized, |key| {
+                    Login::of_part(&part, key)
+                })?,
+            );
         }
         Ok(logins)
     }
@@ -86,15 +80,13 @@ impl PhaseRunner {
     fn login(
         &self,
         secret: &str,
-        origin: &str,
-        host: &str,
         reason: Reason,
+        of: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Login, IdentityError>,
     ) -> Result<Login, Failure> {
         let dir = self.settings.secrets.join(secret);
-        let login =
-            Login::of(origin, host, |name| inputs::mounted(&dir, name)).map_err(|error| {
-                reason.failure(format!("the private key of Secret {secret} {error}"))
-            })?;
+        let login = of(&|name| inputs::mounted(&dir, name)).map_err(|error| {
+            reason.failure(format!("the private key of Secret {secret} {error}"))
+        })?;
         login
             .secrets()
             .iter()
@@ -161,26 +153,27 @@ impl PhaseRunner {
         }
         // The run may also put a `.gitconfig` into its home.
         config.push_str("[include]\n\tpath = ~/.gitconfig\n");
-        for (n, login) in logins.iter().enumerate() {
+        for (to, from) in rewrites(&logins) {
+            let (to, from) = (quoted(&to), quoted(&from));
+            let _ = write!(config, "[url {to}]\n\tinsteadOf = {from}\n");
+        }
+        for (n, login) in longest_first(&logins).into_iter().enumerate() {
+            let scope = login.scope();
             match &login.http {
                 Some(Credentials::Basic(user, password)) => {
                     let file = write(
                         &format!("git-login-{n}"),
                         &format!("username={user}\npassword={password}\n"),
                     )?;
-                    config.push_str(&helper(&login.origin, &file));
+                    config.push_str(&helper(&scope, &file));
                 }
-                Some(Credentials::Bearer(token)) => config.push_str(&header(&login.origin, token)),
+                Some(Credentials::Bearer(token)) => config.push_str(&header(&scope, token)),
                 None => {}
             }
             if let Some(authority) = &login.authority {
                 let file = write(&format!("git-ca-{n}.crt"), authority)?;
                 let file = quoted(&file.display().to_string());
-                let _ = write!(
-                    config,
-                    "[http {}]\n\tsslCAInfo = {file}\n",
-                    quoted(&login.origin)
-                );
+                let _ = write!(config, "[http {}]\n\tsslCAInfo = {file}\n", quoted(&scope));
             }
         }
         let mut env = vec![(
@@ -192,7 +185,9 @@ impl PhaseRunner {
             if dir.exists() {
                 fs::remove_dir_all(&dir).or_internal(failed)?;
             }
-            let dir = SshFiles::create(&dir, &logins).or_internal(failed)?.keep();
+            let dir = SshFiles::create(&dir, &logins, "")
+                .or_internal(failed)?
+                .keep();
             env.push((
                 "GIT_SSH_COMMAND".into(),
                 ::source::ssh::command(&dir).into(),
@@ -255,11 +250,6 @@ impl PhaseRunner {
 
 /// Names git's file of trusted authorities. It overrides git's configuration.
 const CA_OF_ALL: &str = "GIT_SSL_CAINFO";
-
-/// Quotes a value for git's configuration.
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
-}
 
 /// A credential helper for one host. Git asks again for each host it is redirected to, and gets no answer there.
 fn helper(origin: &str, file: &Path) -> String {
@@ -406,15 +396,21 @@ mod tests {
         assert_eq!(of(Some("git"), json!({})).unwrap().len(), 1);
         let elsewhere = json!({"git": [{"host": "git.example.org", "secretRef": {"name": "git"}}]});
         assert_eq!(of(None, elsewhere.clone()).unwrap().len(), 1);
-        assert_eq!(of(Some("web"), elsewhere).unwrap().len(), 2);
-        for failure in
-            [of(None, json!({})), of(Some("web"), json!({}))].map(|found| found.err().unwrap())
-        {
+        // One more for the source itself.
+        assert_eq!(of(Some("web"), elsewhere).unwrap().len(), 3);
+        assert_eq!(
+            of(Some("web"), json!({})).unwrap().len(),
+            1,
+            "its token serves"
+        );
+        let part =
+            json!({"git": [{"host": "git.example.org/other", "secretRef": {"name": "git"}}]});
+        for failure in [of(None, json!({})), of(None, part)].map(|found| found.err().unwrap()) {
             assert_eq!(failure.reason, Reason::SecretNotFound.as_str());
             assert!(
                 failure
                     .message
-                    .contains("no Secret has a private key for git.example.org"),
+                    .contains("no Secret has a private key or a token for git.example.org"),
                 "{}",
                 failure.message
             );

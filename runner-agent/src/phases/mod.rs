@@ -195,7 +195,7 @@ impl PhaseRunner {
     /// The output processor for a command that runs in a directory of the source.
     fn events(&self, dir: &Path, notices: &Notices) -> Events {
         let below = dir
-            .strip_prefix(self.settings.source_dir())
+            .strip_prefix(self.settings.top_dir())
             .unwrap_or(dir)
             .to_path_buf();
         Events::new(self.log.clone(), self.redactor.clone(), notices.clone())

@@ -1,12 +1,15 @@
-//! Downloads a revision of a repository from the datastore, without credentials, and compares the unpacked tree with the commit.
+//! Downloads a revision of a repository from the datastore, without credentials, and makes the tree of the commit as from a server.
 
 use std::{
-    io,
+    fs, io,
     path::Path,
     time::{Duration, Instant},
 };
 
-use ::source::snapshot::{self, UnpackError, Unpacked};
+use ::source::{
+    Url,
+    snapshot::{self, UnpackError},
+};
 use crds::{
     Failure, Reason, RepositorySource, TerraformRunSpec,
     datastore::{self as words, causes},
@@ -15,7 +18,8 @@ use crds::{
 
 use super::{
     PhaseRunner,
-    fetch::{Fetched, files},
+    fetch::Fetched,
+    git_source::{Commit, of_contents, of_fetch},
 };
 use crate::{
     api::backoff,
@@ -23,6 +27,8 @@ use crate::{
     datastore::{Client, RequestError, failure, retry_for},
     files::Scratch,
     ports::{Notice, Notices},
+    process::RunError,
+    settings::nonce,
 };
 
 /// Time limit for retries while the datastore is unavailable or the revision is not stored yet. At most half of Setup's timeout, so that
@@ -48,23 +54,14 @@ impl PhaseRunner {
         };
         let patience = PATIENCE.min(spec.timeouts.setup.0 / 2);
         let taken = self.take_revision(&remote.client, repository, patience, root, notices);
-        let Unpacked {
-            files: count,
-            without,
-        } = self.fetching(taken, notices).await?;
-        if !without.is_empty() {
-            let without = without.join(", ");
-            self.say(format!(
-                "these submodules are empty, because the stored snapshot lacks them: {without}"
-            ))
-            .await;
-        }
-        let short: String = repository.revision.chars().take(7).collect();
-        let source = format!("repository {} {short}, {}", repository.name, files(count));
+        let Commit { id, without } = self.fetching(taken, notices).await?;
+        let short: String = id.chars().take(7).collect();
+        let of = repository.git_ref.as_ref();
+        let of = of.map(|name| format!(" of {name}")).unwrap_or_default();
         Ok(Fetched {
-            source,
-            revision: Some(repository.revision.clone()),
-            without: None,
+            source: format!("repository {} {short}{of}", repository.name),
+            revision: Some(id),
+            without,
         })
     }
 
@@ -73,21 +70,39 @@ impl PhaseRunner {
         client: &Client,
         repository: &RepositorySource,
         patience: Duration,
-        root: &Path,
+        source: &Path,
         notices: &Notices,
-    ) -> Result<Unpacked, Failure> {
+    ) -> Result<Commit, Failure> {
         let packed = self
             .receive_snapshot(client, repository, patience, notices)
             .await?;
-        let (root, revision) = (root.to_owned(), repository.revision.clone());
+        let failed = "the revision cannot be unpacked";
+        let scratch = self.settings.tmp().join(format!(".pawl-{}", nonce()));
+        fs::create_dir(&scratch).or_internal(failed)?;
+        let (dir, revision) = (scratch.clone(), repository.revision.clone());
         let unpacked = tokio::task::spawn_blocking(move || {
-            snapshot::unpack(packed.file(), &root, &revision, Instant::now() + UNPACKING)
+            snapshot::unpack(packed.file(), &dir, &revision, Instant::now() + UNPACKING)
         });
-        let unpacked = unpacked
-            .await
-            .or_internal("the revision cannot be unpacked")?;
+        let unpacked = unpacked.await.or_internal(failed)?;
         let _ = notices.send(Notice::Happened);
-        unpacked.map_err(|error| of_unpack(&error, repository))
+        let unpacked = unpacked.map_err(|error| of_unpack(&error, repository))?;
+        let url = Url::parse(unpacked.url()).ok_or_else(|| {
+            let text = format!("it is of {}", unpacked.url());
+            of_unpack(&UnpackError::Integrity(text), repository)
+        })?;
+        let root = self.make_top(source, &url)?;
+        let mut env = self.settings.inherited.clone();
+        env.push(("HOME".into(), self.settings.home().into()));
+        let made = unpacked
+            .fetch(self, env, repository.git_ref.as_deref(), &root)
+            .await;
+        fs::remove_dir_all(&scratch).or_internal(failed)?;
+        let (fetched, contents) = made.map_err(|error| of_unpack(&error, repository))?;
+        self.say_empty(&fetched.empty).await;
+        Ok(Commit {
+            id: fetched.commit,
+            without: contents.err().map(|error| of_contents(&error)),
+        })
     }
 
     /// Waits until the revision is stored, and downloads it.
@@ -182,11 +197,12 @@ fn of_request(error: &RequestError, repository: &RepositorySource) -> Failure {
 }
 
 /// Maps an unpack error to a failure of the run.
-fn of_unpack(error: &UnpackError, repository: &RepositorySource) -> Failure {
+fn of_unpack(error: &UnpackError<RunError>, repository: &RepositorySource) -> Failure {
     let RepositorySource { name, revision, .. } = repository;
     match error {
         UnpackError::Storage(text) if is_disk_full(text) => Reason::DiskFull.failure(text),
         UnpackError::Storage(text) => Reason::AgentFault.failure(text),
+        UnpackError::Fetch(error) => of_fetch(error),
         UnpackError::Integrity(text) => Reason::SourceCorrupt.failure(format!(
             "the snapshot that the datastore has for revision {revision} of repository {name} is another one: {text}; nothing was planned"
         )),
@@ -205,6 +221,7 @@ mod tests {
             name: "infra".into(),
             namespace: namespace.map(str::to_owned),
             revision: "a".repeat(40),
+            git_ref: None,
             path: ".".into(),
         };
         let refused = |reason: &str| {

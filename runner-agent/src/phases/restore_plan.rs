@@ -15,6 +15,7 @@ use crate::{
         bundle::{self, BundleError},
         failure, get_file, retry_for,
     },
+    files,
     ports::{Notices, SetupReport},
 };
 
@@ -75,6 +76,8 @@ impl PhaseRunner {
                 "the bundle in the datastore is not the plan: {other}"
             )),
         })?;
+        files::write(&settings.top_file(), &head.top)
+            .or_internal("the name of the source's directory cannot be written")?;
         let code = given.bring_code(&head.inputs);
         if !code.is_empty() {
             let message = format!(
@@ -99,7 +102,8 @@ impl PhaseRunner {
             &head.stack.display().to_string(),
             "the plan's source",
         )?;
-        let root = root
+        let root = settings
+            .top_dir()
             .canonicalize()
             .or_internal("the source cannot be read")?;
         given_files::put_apart_again(&given.files, &stack)?;

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use crds::{Failure, HookWhen, Reason, SourceKind, TerraformRun};
+use crds::{Failure, HookWhen, Reason, TerraformRun};
 use serde_json::Value;
 
 pub(super) use super::empty_home::make_empty;
@@ -126,17 +126,12 @@ impl PhaseRunner {
             revision,
             without,
         } = self.fetch(spec, &root, notices).await?;
-        git_source::check_links(&root)?;
-        let stack = git_source::stack(&root, spec.source.path(), &source)?;
-        let root = root
+        let root = settings
+            .top_dir()
             .canonicalize()
             .or_internal("the source cannot be read")?;
-        if matches!(
-            spec.source.kind(),
-            Some(SourceKind::Git(_) | SourceKind::Repository(_))
-        ) {
-            self.refuse_pointers(&root, &stack, without).await?;
-        }
+        let stack = git_source::stack(&root, spec.source.path(), &source)?;
+        self.leave_out(&root, &stack, without).await?;
         self.fix_hooks_of_source(&stack, &root)?;
         remove_own_dirs(&stack)?;
         inputs::put_all(&stack, &root, &mut given)?;
@@ -197,7 +192,7 @@ impl PhaseRunner {
         }
         let given = self.inputs(run, false).await?;
         self.restore_hooks(run, &given.env, self.kept_hooks(run)?);
-        let root = settings.source_dir();
+        let root = settings.top_dir();
         let stack = git_source::stack(&root, run.spec.source.path(), "the plan's folder")?;
         let revision = run.plan().and_then(|plan| plan.revision.clone());
         let source = "the plan that waits".to_owned();

@@ -189,6 +189,7 @@ impl PhaseRunner {
                 digest: beneath.digest.clone(),
             }),
             stack,
+            top: std::fs::read_to_string(self.settings.top_file()).unwrap_or_default(),
             managed: *managed,
             inputs: made.inputs.clone(),
             hooks: self.fixed_hooks().to_vec(),

@@ -54,6 +54,7 @@ fn repository(lab: &Lab, namespace: &str, uid: &str, allowed: &[&str]) {
 
 fn of(namespace: Option<&str>) -> RunView {
     let source = RepositorySource {
+        git_ref: None,
         name: "infra".into(),
         namespace: namespace.map(Into::into),
         revision: REVISION.into(),

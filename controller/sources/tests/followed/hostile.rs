@@ -76,7 +76,9 @@ async fn endless_paths_are_refused_at_once() {
         let failure = known.unwrap().failure.clone().unwrap();
         assert_eq!(failure.reason, "SourceInvalid", "{}", failure.message);
         assert!(
-            failure.message.contains("more than 200000 entries"),
+            failure
+                .message
+                .contains("more than 200000 files and directories"),
             "{}",
             failure.message
         );

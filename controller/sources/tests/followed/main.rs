@@ -7,11 +7,15 @@
 
 mod hostile;
 mod private;
+mod ways;
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fs::{self, File},
+    io::{Seek as _, Write as _},
     path::Path,
+    process::Command,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -24,6 +28,7 @@ use datastore_client::{RequestError, sources::Lists};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use source::{Ended, snapshot};
 use sources::{
     addresses::Addresses,
     failure::Problem,
@@ -45,10 +50,85 @@ use servers::{
     repo::{Change, Repo},
 };
 
-/// Stores snapshots in a directory. Each is unpacked and thereby verified on arrival.
+/// Stores snapshots in a directory. The tree of each is made and thereby verified on arrival.
 struct Kept {
     dir: tempfile::TempDir,
     puts: Mutex<Vec<String>>,
+}
+
+impl Kept {
+    fn archive(&self, revision: &str) -> std::path::PathBuf {
+        self.dir.path().join(format!("{revision}.tar"))
+    }
+
+    /// Makes the tree of a snapshot, as the agent does for a layer of a ref.
+    async fn tree(&self, revision: &str, git_ref: Option<&str>, to: &Path) -> source::Fetched {
+        let (scratch, until) = (
+            tempfile::tempdir().unwrap(),
+            Instant::now() + Duration::from_secs(600),
+        );
+        let file = File::open(self.archive(revision)).unwrap();
+        let unpacked =
+            snapshot::unpack::<std::io::Error>(file, scratch.path(), revision, until).unwrap();
+        let (fetched, contents) = unpacked.fetch(&Real, env(), git_ref, to).await.unwrap();
+        contents.unwrap();
+        fetched
+    }
+}
+
+/// The environment of an agent's git.
+pub(crate) fn env() -> Vec<(OsString, OsString)> {
+    [
+        ("PATH", "/usr/bin:/bin"),
+        ("HOME", "/nowhere"),
+        ("no_proxy", "*"),
+    ]
+    .map(|(key, value)| (key.into(), value.into()))
+    .into()
+}
+
+/// The git of this machine.
+pub(crate) struct Real;
+
+impl Real {
+    fn command(args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> Command {
+        let mut command = Command::new("git");
+        command.args(args).env_clear().current_dir(dir);
+        command.envs(env.iter().map(|(key, value)| (key, value)));
+        command
+    }
+}
+
+impl source::Git for Real {
+    type Error = std::io::Error;
+
+    async fn run_git(
+        &self,
+        args: &[&str],
+        env: &[(OsString, OsString)],
+        dir: &Path,
+    ) -> std::io::Result<Ended> {
+        let output = Self::command(args, env, dir).output()?;
+        Ok(Ended {
+            code: output.status.code().unwrap_or(-1),
+            output: String::from_utf8_lossy(&output.stderr).into_owned(),
+            ..Ended::default()
+        })
+    }
+
+    async fn read_git<T: Send + 'static>(
+        &self,
+        args: &[&str],
+        env: &[(OsString, OsString)],
+        dir: &Path,
+        read: fn(File) -> T,
+    ) -> std::io::Result<Option<T>> {
+        let output = Self::command(args, env, dir).output()?;
+        let mut file = tempfile::tempfile()?;
+        file.write_all(&output.stdout)?;
+        file.rewind()?;
+        Ok(Some(read(file)))
+    }
 }
 
 impl Snapshots for Kept {
@@ -74,8 +154,8 @@ impl Snapshots for Kept {
     ) -> Result<Stored, RequestError> {
         let to = self.dir.path().join(revision);
         fs::create_dir(&to).unwrap();
-        let until = Instant::now() + Duration::from_secs(600);
-        source::snapshot::unpack(File::open(file).unwrap(), &to, revision, until).unwrap();
+        fs::copy(file, self.archive(revision)).unwrap();
+        self.tree(revision, None, &to).await;
         self.puts.lock().unwrap().push(revision.to_owned());
         Ok(Stored {
             digest: format!("sha256:{revision}"),
@@ -105,6 +185,8 @@ pub(crate) struct World {
     memory: Memory,
     repository: TerraformRepository,
     layers: BTreeMap<String, TerraformLayer>,
+    /// The Secrets of `spec.credentials`.
+    further: sources::credentials::Secrets,
     now: Timestamp,
     version: u64,
     /// Number of status writes.
@@ -161,6 +243,7 @@ impl World {
             memory: Memory::new(now),
             repository,
             layers: BTreeMap::new(),
+            further: BTreeMap::new(),
             now,
             version: 0,
             writes: 0,
@@ -208,12 +291,19 @@ impl World {
         cause: Cause,
         secret: Result<Option<(String, sources::credentials::Data)>, Problem>,
     ) -> Vec<String> {
+        let secrets = secret.map(|own| {
+            let name = own
+                .as_ref()
+                .map(|(name, _)| crds::SecretName { name: name.clone() });
+            self.repository.spec.secret_ref = name;
+            own.into_iter().chain(self.further.clone()).collect()
+        });
         let view = self.view();
         self.memory.meets(&view);
         self.now += jiff::SignedDuration::from_mins(5);
         let mut found = self
             .syncer
-            .look(&view, secret, &self.memory, cause, self.now)
+            .look(&view, secrets, &self.memory, cause, self.now)
             .await;
         let mut told = Vec::new();
         for (layer, source) in std::mem::take(&mut found.sources) {

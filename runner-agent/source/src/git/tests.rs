@@ -1,6 +1,7 @@
+use std::{fs, io, sync::Mutex};
+
 use super::*;
-use crate::credentials::Credentials;
-use std::{io, sync::Mutex};
+use crate::{clone::Fetched, credentials::Credentials, git_errors::Refusal};
 
 fn repository(url: &str, revision: &str) -> Repository {
     Repository::new::<io::Error>(url, revision).unwrap()
@@ -135,7 +136,7 @@ fn authority_applies_to_one_origin() {
     assert!(config.contains(&("lfs.x".to_owned(), "y".to_owned())));
 }
 
-type Fetched = Result<String, FetchError<io::Error>>;
+type Answer = Result<Fetched, FetchError<io::Error>>;
 
 /// Answers each command with the first row whose word it contains, and records the commands.
 struct Played<'a>(&'a [(&'a str, &'a str)], Mutex<Vec<String>>);
@@ -152,8 +153,13 @@ impl Git for Played<'_> {
         let line = args.join(" ");
         self.1.lock().unwrap().push(line.clone());
         if args[0] == "checkout" {
-            fs::create_dir_all(dir.join(".git")).unwrap();
-            fs::write(dir.join(".git/HEAD"), "c".repeat(40)).unwrap();
+            let git_dir = if dir.join(".git").is_file() {
+                dir.join("../.git/modules/1")
+            } else {
+                dir.join(".git")
+            };
+            fs::create_dir_all(&git_dir).unwrap();
+            fs::write(git_dir.join("HEAD"), "c".repeat(40)).unwrap();
         }
         let output = self
             .0
@@ -166,6 +172,26 @@ impl Git for Played<'_> {
             ..Ended::default()
         })
     }
+
+    async fn read_git<T: Send + 'static>(
+        &self,
+        args: &[&str],
+        _env: &[(OsString, OsString)],
+        dir: &Path,
+        read: fn(File) -> T,
+    ) -> io::Result<Option<T>> {
+        let is_top = dir.join(".gitmodules").exists();
+        let text = match args[0] {
+            "ls-tree" if is_top => format!("160000 commit {} -\tm\0", "c".repeat(40)),
+            "config" => "submodule.m.path\nm\0submodule.m.url\n../m.git\0".to_owned(),
+            "ls-remote" => "ref: refs/heads/main\tHEAD\n".to_owned(),
+            _ => String::new(),
+        };
+        let mut file = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        io::Seek::rewind(&mut file).unwrap();
+        Ok(Some(read(file)))
+    }
 }
 
 /// Fetches with these answers; returns the commands too.
@@ -174,7 +200,7 @@ async fn played(
     revision: &str,
     answers: &[(&str, &str)],
     dir: &Path,
-) -> (Fetched, Vec<String>) {
+) -> (Answer, Vec<String>) {
     let played = Played(answers, Mutex::default());
     let fetched = repository(url, revision)
         .fetch(&played, Vec::new(), dir)
@@ -190,7 +216,7 @@ async fn unadvertised_commit_is_fetched_with_branches() {
         played("http://h/r.git", revision, answers, dir.path()).await
     };
     let (fetched, lines) = asked("main", &[]).await;
-    assert_eq!((fetched.unwrap(), lines.len()), (commit.clone(), 3));
+    assert_eq!((fetched.unwrap().commit, lines.len()), (commit.clone(), 3));
     assert!(lines[2].contains("FETCH_HEAD"), "{lines:?}");
     let (fetched, lines) = asked(
         &commit,
@@ -200,7 +226,7 @@ async fn unadvertised_commit_is_fetched_with_branches() {
         )],
     )
     .await;
-    assert_eq!((fetched.unwrap(), lines.len()), (commit.clone(), 4));
+    assert_eq!((fetched.unwrap().commit, lines.len()), (commit.clone(), 4));
     assert!(
         lines[2].contains("+refs/heads/*") && lines[3].contains(&commit),
         "{lines:?}"
@@ -230,22 +256,22 @@ async fn submodules_are_fetched_if_present() {
     let asked =
         async |answers: &[(&str, &str)]| played("git@h:r.git", "main", answers, dir.path()).await;
     let (fetched, lines) = asked(&[]).await;
-    assert!(fetched.is_ok());
-    assert_eq!(
-        lines[3], "config remote.origin.url git@h:r.git",
-        "relative ones are relative to it"
-    );
-    assert_eq!(
-        lines[4],
-        "submodule --quiet update --init --recursive --depth=1"
-    );
-    let (fetched, lines) =
-        asked(&[("recursive --depth", "fatal: remote error: not our ref c")]).await;
+    assert_eq!(fetched.unwrap().commit, "c".repeat(40));
+    let config = fs::read_to_string(dir.path().join(".git/config")).unwrap();
     assert!(
-        fetched.is_ok() && lines[6] == "submodule --quiet update --init --recursive",
+        config.contains("[submodule \"m\"]\n\tactive = true\n\turl = \"git@h:m.git\"\n"),
+        "{config}"
+    );
+    assert_eq!(
+        fs::read_to_string(dir.path().join("m/.git")).unwrap(),
+        "gitdir: ../.git/modules/1\n"
+    );
+    assert!(
+        lines[4].starts_with("fetch --quiet --depth=1")
+            && lines[4].contains("-- git@h:m.git +cccc"),
         "{lines:?}"
     );
-    let (fetched, _) = asked(&[("submodule --quiet", "fatal: transport 'file' not allowed")]).await;
+    let (fetched, _) = asked(&[("git@h:m.git", "fatal: transport 'file' not allowed")]).await;
     let Err(FetchError::Refused {
         refusal: Refusal::Invalid,
         message,
@@ -254,7 +280,7 @@ async fn submodules_are_fetched_if_present() {
         panic!("{fetched:?}")
     };
     assert!(
-        message.starts_with("a submodule of git@h:r.git leads to a transport"),
+        message.starts_with("submodule m: git@h:m.git leads to a transport"),
         "{message}"
     );
 }

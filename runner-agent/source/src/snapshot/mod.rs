@@ -1,47 +1,41 @@
-//! The tree of one commit as an archive, and its verification against the commit id.
+//! The objects of one commit, with its submodules and the contents of its large files, in an archive. A tree is made of it by the same
+//! function as from a server ([`Repository::fetch`]), so attributes, modes and odd names are git's own matter.
 //!
-//! The format is `.tar.gz`. The first entry, [`HEADER`], has what a tree lacks: the commit, the submodules, the Git LFS pointers.
-//! The others are the files of the tree with the bytes of git's objects; no attribute excludes, converts or substitutes anything.
-//! Submodules are in their places if the mirror has their commits, and large files replace their pointers if the mirror has them.
-//!
-//! The reader trusts nothing in it: it computes the commit id from the files as git does.
+//! The archive is a `.tar`: [`HEADER`], a pack of git, and the contents by their SHA-256. The reader trusts nothing in it: git computes
+//! the id of each object, and the commit fixes all others; the contents are compared with their pointers.
 
-pub mod object;
 mod pack;
 mod unpack;
 
-#[cfg(test)]
-mod tests;
-
-use std::collections::BTreeMap;
-
-pub use crate::listing::LIMITS;
 use serde::{Deserialize, Serialize};
 
-pub use pack::{PackError, Packed, pack};
+pub use crate::listing::LIMITS;
+pub use pack::{PackError, pack};
 pub use unpack::{UnpackError, Unpacked, unpack};
 
 /// The name of the first entry.
-pub const HEADER: &str = ".pawl-snapshot.json";
-/// The largest header, in bytes: 16 MiB.
-const MAX_HEADER: u64 = 16 << 20;
+const HEADER: &str = "pawl-snapshot.json";
+/// The name of the pack.
+const PACK: &str = "objects.pack";
+/// The directory of the contents of large files.
+const LARGE: &str = "lfs";
+/// The largest header, in bytes: 1 MiB.
+const MAX_HEADER: u64 = 1 << 20;
 /// The format version that this program writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// The content of the first entry. Paths are relative to the root.
-#[derive(Serialize, Deserialize, Debug, Default)]
+/// The content of the first entry.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-struct Header {
-    /// The format version.
-    version: u32,
-    /// The commit id.
-    revision: String,
-    /// Commit objects in base64: of the root, whose path is empty, and of each included submodule.
-    commits: BTreeMap<String, String>,
-    /// The submodule commits that the tree names.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    gitlinks: BTreeMap<String, String>,
-    /// The Git LFS pointers whose contents the snapshot has.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    lfs: BTreeMap<String, String>,
+pub struct Header {
+    /// The format version. [`pack`] sets it.
+    pub version: u32,
+    /// The branch that `HEAD` of the repository names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<String>,
+    /// The tags of the commit, each with the id of its object.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<(String, String)>,
+    /// The repository, then the submodules: URL and commit.
+    pub remotes: Vec<(String, String)>,
 }

@@ -2,12 +2,10 @@
 
 use std::{ffi::OsString, fs, io, net::SocketAddr, path::Path};
 
-use source::{
-    Credentials, FetchError, Login, Refusal, Repository, lfs::ContentsError, lfs::pointers,
-};
+use source::{Credentials, Login, Refusal, Repository, lfs::ContentsError, lfs::pointers};
 use xtask::{cache::Cache, packages};
 
-use super::{Real, redirecting, refusal};
+use super::{Fetched, Real, redirecting, refusal};
 use servers::{
     auth::Access,
     git::GitServer,
@@ -62,10 +60,7 @@ async fn fetch(
     authorities: &[(String, &Path)],
     env: &[(OsString, OsString)],
     root: &Path,
-) -> (
-    Result<String, FetchError<io::Error>>,
-    Result<(), ContentsError<io::Error>>,
-) {
+) -> (Fetched, Result<(), ContentsError<io::Error>>) {
     let mut repository = Repository::new::<io::Error>(url, "main")
         .unwrap()
         .with_logins::<io::Error>(logins)
@@ -320,7 +315,7 @@ async fn authority_applies_to_its_host() {
         .unwrap();
     let (refused, message) = refusal(fetch(&[(origin(&a), &of_a)], None).await);
     assert!(
-        refused == Refusal::Invalid && message.starts_with("a submodule of"),
+        refused == Refusal::Invalid && message.starts_with("submodule m: "),
         "{message}"
     );
     fetch(&[(origin(&a), &of_a), (origin(&b), &of_b)], None)

@@ -6,10 +6,12 @@
 )]
 
 mod large;
+mod snapshots;
 
 use std::{
     ffi::OsString,
-    fs, io,
+    fs::{self, File},
+    io,
     path::Path,
     process::{Command, Stdio},
     sync::{Arc, Mutex},
@@ -57,9 +59,29 @@ impl Git for Real {
             ..Ended::default()
         })
     }
+
+    async fn read_git<T: Send + 'static>(
+        &self,
+        args: &[&str],
+        env: &[(OsString, OsString)],
+        dir: &Path,
+        read: fn(File) -> T,
+    ) -> io::Result<Option<T>> {
+        let (output, mut child) = {
+            let mut command = Command::new("git");
+            command.args(args).env_clear();
+            command.envs(env.iter().map(|(k, v)| (k, v)));
+            command.current_dir(dir).stdout(Stdio::piped());
+            let mut child = command.spawn()?;
+            (child.stdout.take().unwrap(), child)
+        };
+        let found = read(File::from(std::os::fd::OwnedFd::from(output)));
+        child.wait()?;
+        Ok(Some(found))
+    }
 }
 
-pub(crate) type Fetched = Result<String, FetchError<io::Error>>;
+pub(crate) type Fetched = Result<source::Fetched, FetchError<io::Error>>;
 
 /// Fetches as the agent does; returns the directory too.
 async fn fetch(
@@ -78,7 +100,7 @@ async fn fetch(
     };
     let host = repository.url().host().to_owned();
     let logins = [Login::of(&format!("https://{host}/"), &host, value).unwrap()];
-    let files = SshFiles::create(&keys, &logins).unwrap();
+    let files = SshFiles::create(&keys, &logins, "").unwrap();
     let env = vec![
         ("PATH".into(), "/usr/bin:/bin".into()),
         ("HOME".into(), into.path().into()),
@@ -124,7 +146,7 @@ async fn only_a_known_host_is_fetched_from() {
         (first.as_str(), &first, "# one\n"),
     ] {
         let (fetched, into) = fetch(&url, revision, &secret).await;
-        assert_eq!(&fetched.unwrap(), commit, "{}", server.log());
+        assert_eq!(&fetched.unwrap().commit, commit, "{}", server.log());
         assert_eq!(
             fs::read_to_string(into.path().join("main.tf")).unwrap(),
             text
