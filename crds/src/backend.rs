@@ -27,6 +27,9 @@ pub struct BackendType {
     /// Whether the state outlives the pod that wrote it.
     pub is_durable: bool,
     lock: Lock,
+    /// Whether servers of this type are known that let two clients hold the lock: some ignore conditional writes, and a pool of connections
+    /// ends sessions.
+    pub lock_may_fail: bool,
     /// Whether a refusal of the lock has the facts of its holder. Else they are those of the refused client.
     pub names_holder: bool,
     /// An argument's default where it identifies the state: a configuration with it is of the same state as one without.
@@ -56,6 +59,7 @@ const DURABLE: BackendType = BackendType {
     url: None,
     is_durable: true,
     lock: Lock::Always,
+    lock_may_fail: false,
     names_holder: true,
     default: None,
     terraform_unlocks_by_id: true,
@@ -159,6 +163,7 @@ const TYPES: &[BackendType] = &[
         name: "pg",
         state: "schema_name",
         url: Some("conn_str"),
+        lock_may_fail: true,
         names_holder: false,
         default: Some(("schema_name", "terraform_remote_state")),
         ..DURABLE
@@ -174,6 +179,7 @@ const TYPES: &[BackendType] = &[
         state: "bucket endpoint key workspace_key_prefix",
         way: "dynamodb_table region",
         lock: Lock::With("dynamodb_table use_lockfile"),
+        lock_may_fail: true,
         default: Some(("workspace_key_prefix", "env:")),
         ..DURABLE
     },

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use crds::{Failure, TerraformRun};
+use crds::{Changes, Failure, TerraformRun};
 
 use super::{
     given_files::{self, GivenFile},
@@ -31,6 +31,8 @@ pub(super) struct Shell {
     pub(super) managed: bool,
     /// Terragrunt has all input values only for `plan`, so other commands run as part of it.
     pub(super) as_plan: Arc<AtomicBool>,
+    /// Whether a plan may be applied after a change of its inputs.
+    pub(super) rotates: bool,
     /// Providers in the run's mirror.
     pub(super) served: Arc<Vec<Served>>,
     /// The run's additions to the tool's CLI configuration.
@@ -112,13 +114,13 @@ pub(super) struct Planned {
     pub(super) state_key: Option<String>,
     /// Digests of the plan and its inputs; `None` where they were not stored.
     pub(super) parts: Option<Parts>,
-    pub(super) operations: u32,
+    pub(super) counts: Changes,
     /// The plan imports objects that another run created.
     pub(super) recovers: bool,
 }
 
 impl Planned {
-    pub(super) fn of(made: Initialised, parts: Option<Parts>, operations: u32) -> Self {
+    pub(super) fn of(made: Initialised, parts: Option<Parts>, counts: Changes) -> Self {
         let Initialised {
             run,
             shell,
@@ -132,7 +134,7 @@ impl Planned {
             facts,
             state_key,
             parts,
-            operations,
+            counts,
             recovers: false,
         }
     }

@@ -286,6 +286,7 @@ impl PhaseRunner {
             env,
             managed: origin.managed,
             as_plan: Arc::default(),
+            rotates: spec.approval.allow_rotation,
             served: Arc::default(),
             user_config,
             options: Arc::new(given.options),

@@ -191,6 +191,7 @@ impl PhaseRunner {
             stack,
             managed: *managed,
             inputs: made.inputs.clone(),
+            given: self.given_inputs().filter(|_| made.shell.is_terragrunt()),
             hooks: self.fixed_hooks().to_vec(),
             parts: Some(parts.clone()),
         };
