@@ -29,6 +29,9 @@ pub struct BackendType {
     /// Whether the state outlives the pod that wrote it.
     pub is_durable: bool,
     lock: Lock,
+    /// Whether servers of this type are known that let two clients hold the lock: some ignore conditional writes, and a pool of connections
+    /// ends sessions.
+    pub lock_may_fail: bool,
     /// Whether a refusal of the lock has the facts of its holder. Else they are those of the refused client.
     pub names_holder: bool,
     /// An argument's default where it identifies the state: a configuration with it is of the same state as one without.
@@ -59,6 +62,7 @@ const DURABLE: BackendType = BackendType {
     own: "",
     is_durable: true,
     lock: Lock::Always,
+    lock_may_fail: false,
     names_holder: true,
     default: None,
     terraform_unlocks_by_id: true,
@@ -176,6 +180,7 @@ const TYPES: &[BackendType] = &[
         state: "schema_name",
         own: "conn_str schema_name",
         url: Some("conn_str"),
+        lock_may_fail: true,
         names_holder: false,
         default: Some(("schema_name", "terraform_remote_state")),
         ..DURABLE
@@ -193,6 +198,7 @@ const TYPES: &[BackendType] = &[
         own: "key",
         way: "dynamodb_table region",
         lock: Lock::With("dynamodb_table use_lockfile"),
+        lock_may_fail: true,
         default: Some(("workspace_key_prefix", "env:")),
         ..DURABLE
     },

@@ -139,6 +139,31 @@ async fn deadline_in_a_wait_for_a_lock_names_its_holder() {
 }
 
 #[tokio::test]
+async fn overwritten_state_is_indeterminate() {
+    // The backend of these attempts does not lock.
+    let pull = |name: &str| {
+        format!(
+            r#"echo '{{"version":4,"serial":2,"lineage":"x","resources":[{{"mode":"managed","type":"a","name":"{name}","instances":[{{"attributes":{{"id":"1"}}}}]}}]}}'"#
+        )
+    };
+    let mut a = start(&json!({}), &[("STATE", &pull("of_another"))]);
+    a.end().await;
+    let status = a.api.status();
+    let failure = status.failure.unwrap();
+    assert_eq!(
+        (status.result, failure.reason.as_str(), failure.changes),
+        (
+            Some(RunResult::Indeterminate),
+            reason::STATE_OVERWRITTEN,
+            Changed::Some
+        )
+    );
+    assert_eq!(status.journal.unwrap().not_recorded, ["a.b"]);
+    let mut a = start(&json!({}), &[("STATE", &pull("b"))]);
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
+}
+
+#[tokio::test]
 async fn providers_are_killed_and_then_the_tool() {
     // The tool waits for a hanging provider. Once the provider is killed, it saves its state and ends.
     let hangs = "trap : INT; echo ready >> $LEDGER; sh -c 'trap \"\" INT; sleep 600'; echo saved >> $LEDGER; exit 1";

@@ -128,6 +128,9 @@ async fn approved_plan_is_applied_by_the_same_process() {
 
 #[tokio::test]
 async fn plans_without_an_apply_have_their_result() {
+    const DRIFT: &str =
+        r#"{"resource_drift":[{"address":"a.b","change":{"actions":["delete"]}}]}"#;
+    const OUTPUT: &str = r#"{"output_changes":{"o":{"actions":["create"]}}}"#;
     let rows = [
         (
             json!({}),
@@ -137,8 +140,13 @@ async fn plans_without_an_apply_have_their_result() {
         (json!({"operation": "Plan"}), vec![], RunResult::Planned),
         (
             json!({"operation": "RefreshOnly"}),
-            vec![],
+            vec![("PLAN_JSON", DRIFT)],
             RunResult::Drifted,
+        ),
+        (
+            json!({"operation": "RefreshOnly"}),
+            vec![("PLAN_JSON", OUTPUT)],
+            RunResult::NoChanges,
         ),
         (
             json!({"operation": "RefreshOnly"}),

@@ -37,7 +37,7 @@ pub(crate) const GATE: &str = "until [ -e $LEDGER.open ] || [ ! -e $LEDGER ]; do
 
 /// The tool: a script that records its executions and runs the commands in the run's environment.
 const TOOL: &str = r#"#!/bin/sh
-echo "$1" >> "$LEDGER"
+[ "$1$STATE" = state ] || echo "$1" >> "$LEDGER"
 case "$1" in
 init)
   mkdir -p .terraform/providers

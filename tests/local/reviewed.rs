@@ -1,9 +1,10 @@
 //! The summary of a plan beyond `+0 ~0 -0`: outputs, moves, and changes outside of the code.
 
-use std::fs;
+use std::{fs, os::unix::fs::symlink};
 
 use anyhow::{Context as _, Result, ensure};
-use crds::RunResult;
+use crds::{Changed, RunResult};
+use harness::cluster::gobuild::Toolset;
 
 use crate::place::{Lab, Place, Test, holds};
 
@@ -12,6 +13,10 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("reviewed::only_outputs_change", outputs),
         Test::new("reviewed::only_an_address_changes", moved),
         Test::new("reviewed::drift_is_summarised", drifted),
+        Test::new(
+            "reviewed::silent_changes_of_a_failed_apply_are_told",
+            silent,
+        ),
     ]
 }
 
@@ -95,7 +100,8 @@ fn drifted(lab: &Lab) -> Result<()> {
         let place = applied(lab, tool, main)?;
         // The provider treats an expired rotation as deleted.
         let file = place.stack().join("terraform.tfstate");
-        let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&file)?)?;
+        let sound = fs::read(&file)?;
+        let mut state: serde_json::Value = serde_json::from_slice(&sound)?;
         state["resources"][0]["instances"][0]["attributes"]["rotation_rfc3339"] =
             "2021-01-01T00:00:00Z".into();
         fs::write(&file, state.to_string())?;
@@ -106,6 +112,14 @@ fn drifted(lab: &Lab) -> Result<()> {
             &text,
             "Objects differ from the state: +0 ~0 -0, 1 drifted; neither they nor the state were changed.",
         )?;
+        // An output of the code is no drift.
+        fs::write(&file, &sound)?;
+        let output = format!("{main}output \"o\" {{ value = 1 }}\n");
+        fs::write(place.stack().join("main.tf"), output)?;
+        let text = place.ends(0, &["plan", "-refresh-only"])?;
+        holds(&text, "1 output")?;
+        fs::write(place.stack().join("main.tf"), main)?;
+        fs::write(&file, &before)?;
         let (code, text) = place.run(&["apply", "-refresh-only"])?;
         ensure!(code == 64 || code == 1, "{code}: {text}");
         holds(&text, "--refresh-only goes with plan")?;
@@ -116,4 +130,47 @@ fn drifted(lab: &Lab) -> Result<()> {
         waits(&place, main, "+1 ~0 -0, 1 drifted", &changes)?;
     }
     Ok(())
+}
+
+/// The tools report no forget. A precondition that fails at apply keeps the only reported operation from its start.
+fn silent(lab: &Lab) -> Result<()> {
+    const FAILS: &str = "locals {\n  now = timestamp()\n}\nresource \"terraform_data\" \"b\" {\n  lifecycle {\n    precondition {\n      condition = local.now == \"never\"\n      \
+                         error_message = \"not now\"\n    }\n  }\n}\n";
+    let kept = "resource \"terraform_data\" \"a\" {}\n";
+    let forgets =
+        "removed {\n  from = terraform_data.a\n  lifecycle {\n    destroy = false\n  }\n}\n";
+    for (main, changed) in [(forgets, Changed::Some), (kept, Changed::None)] {
+        let place = applied(lab, "tofu", kept)?;
+        fs::write(place.stack().join("main.tf"), format!("{main}{FAILS}"))?;
+        place.comes_to(RunResult::Failed, &["apply", "--auto-approve"])?;
+        let failure = place.failure()?;
+        ensure!(failure.changes == changed, "{failure:?}");
+        // Alone it is applied, and all operations that the tool reports are done.
+        fs::write(place.stack().join("main.tf"), main)?;
+        place.run(&["apply", "--auto-approve"])?;
+        let progress = place.record()?.progress;
+        ensure!(
+            progress.as_ref().is_none_or(|p| p.done == p.total),
+            "{progress:?}"
+        );
+    }
+    Ok(())
+}
+
+/// OpenTofu since 1.12 ends such a destroy with an error.
+fn forgotten(lab: &Lab) -> Result<()> {
+    const NAME: &str = "tofu-1.12.6";
+    let Ok(Some(newer)) = Toolset::cached(&[NAME]) else {
+        println!("left out: {NAME}, which is not built yet");
+        return Ok(());
+    };
+    let kept = "resource \"terraform_data\" \"a\" {\n  lifecycle {\n    destroy = false\n  }\n}\n\
+                resource \"terraform_data\" \"b\" {}\n";
+    let place = lab.place("tofu", &[("main.tf", kept)])?;
+    let binary = place.home().with_file_name("bin").join("tofu");
+    fs::remove_file(&binary)?;
+    symlink(newer.path(NAME)?, &binary)?;
+    place.comes_to(RunResult::Applied, &["apply", "--auto-approve"])?;
+    let text = place.comes_to(RunResult::Destroyed, &["destroy", "--auto-approve"])?;
+    holds(&text, "1 forgotten")
 }

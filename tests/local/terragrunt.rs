@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     interrupts::applying,
-    place::{End as _, Lab, Place, Test, ended, holds},
+    place::{End as _, Lab, Place, Test, approval, ended, holds},
     terminal::CTRL_C,
 };
 
@@ -32,6 +32,9 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
         Test::new("terragrunt::values_of_the_run_win", given),
         Test::new("terragrunt::ignored_error_leaves_nothing_to_apply", ignored),
         Test::new("terragrunt::flaky_command_is_retried", retried),
+        Test::new("terragrunt::hook_that_fails_with_2_fails_the_plan", policy),
+        Test::new("terragrunt::plan_with_mocks_is_not_applied", mocked),
+        Test::new("terragrunt::apply_with_other_inputs_is_not_begun", begun),
         Test::new("terragrunt::failed_download_is_reported", words),
         Test::new("terragrunt::hooks_run_once_a_command", hooks),
         Test::new("terragrunt::ctrl_c_interrupts_the_tool_once", interrupted),
@@ -192,6 +195,102 @@ fn hooks(lab: &Lab) -> Result<()> {
         ran == ["before plan", "after plan", "before apply", "after apply"],
         "{ran:?}"
     );
+    Ok(())
+}
+
+/// Mocks in a plan, and outputs that changed since it.
+fn mocked(lab: &Lab) -> Result<()> {
+    let place = lab.units("units")?;
+    let (network, service) = (place.unit("network"), place.unit("service"));
+    let refused = |printed: &str, said: &str| {
+        let (_, text) = service.paste(&approval(printed)?)?;
+        let failure = service.failure()?;
+        ensure!(
+            failure.reason == reason::INPUTS_CHANGED
+                && failure.changes == Changed::None
+                && failure.message.contains(said),
+            "{failure:?}: {text}"
+        );
+        ensure!(!place.stack().join("states/service.tfstate").is_file());
+        Ok(())
+    };
+    let text = service.ends(2, &["apply"])?;
+    network.comes_to(Applied, &["apply", "--auto-approve"])?;
+    refused(&text, "the plan has mocks")?;
+    // Without mocks, and with another value at the approval.
+    let text = service.ends(2, &["apply"])?;
+    let main = network.stack().join("main.tf");
+    let other = fs::read_to_string(&main)?.replace("10.0.0.0", "10.1.0.0");
+    fs::write(&main, other)?;
+    network.comes_to(Applied, &["apply", "--auto-approve"])?;
+    refused(&text, "TF_VAR_range")?;
+    let text = service.ends(2, &["apply"])?;
+    service.approve(&text)?;
+    service.comes_to(NoChanges, &["plan"]).map(drop)
+}
+
+/// Inputs that only the apply itself gets show behind the claim, where the stand-in does not start the tool.
+fn begun(lab: &Lab) -> Result<()> {
+    let place = lab.units("hooks")?;
+    let files = [
+        (
+            "terragrunt.hcl",
+            "inputs = {\n  a = get_terraform_command() == \"apply\" ? \"other\" : \"planned\"\n}\n",
+        ),
+        (
+            "main.tf",
+            "variable \"a\" {}\nresource \"terraform_data\" \"a\" {\n  input = var.a\n}\n",
+        ),
+    ];
+    for (name, text) in files {
+        fs::write(place.stack().join(name), text)?;
+    }
+    place.comes_to(Failed, &["apply", "--auto-approve"])?;
+    let failure = place.failure()?;
+    ensure!(
+        failure.reason == reason::INPUTS_CHANGED
+            && failure.changes == Changed::None
+            && failure.message.contains("TF_VAR_a"),
+        "{failure:?}"
+    );
+    ensure!(state(&place).is_err(), "it has a state");
+    // Allowed, the plan's values are applied.
+    fs::write(
+        place.stack().join("pawl.yaml"),
+        "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n  approval: {allowRotation: true}\n",
+    )?;
+    place.comes_to(Applied, &["apply", "--auto-approve"])?;
+    let value = state(&place)?["resources"][0]["instances"][0]["attributes"]["input"].clone();
+    ensure!(value.to_string().contains("planned"), "{value}");
+    Ok(())
+}
+
+/// Terragrunt ends with a hook's exit code, and 2 is the tool's for a plan with changes.
+fn policy(lab: &Lab) -> Result<()> {
+    let place = lab.units("hooks")?;
+    let unit = |block: &str| {
+        let text = format!("terraform {{\n  {block}\n}}\n");
+        fs::write(place.stack().join("terragrunt.hcl"), text)
+    };
+    fs::write(
+        place.stack().join("main.tf"),
+        "resource \"terraform_data\" \"a\" {}\n",
+    )?;
+    unit(
+        "after_hook \"policy\" {\n commands = [\"plan\"]\n execute = [\"sh\", \"-c\", \"echo not allowed >&2; exit 2\"]\n }",
+    )?;
+    place.comes_to(Failed, &["apply", "--auto-approve"])?;
+    let failure = place.failure()?;
+    ensure!(
+        failure.reason == reason::PLAN_FAILED && failure.message.contains("not allowed"),
+        "{failure:?}"
+    );
+    // With the tool's own exit code for changes, by the code's arguments.
+    unit(
+        "extra_arguments \"codes\" {\n commands = [\"plan\"]\n arguments = [\"-detailed-exitcode\"]\n }",
+    )?;
+    place.comes_to(Applied, &["apply", "--auto-approve"])?;
+    place.comes_to(NoChanges, &["apply", "--auto-approve"])?;
     Ok(())
 }
 

@@ -232,6 +232,8 @@ reasons! {
         First("name a version that is not older than what the message names with --tool");
     /// Another client holds the state's lock.
     STATE_LOCKED StateLocked: StateLocked, LOCKED, LOCKED;
+    /// The state lacks objects that the apply made: its place does not keep two clients apart, and another one wrote it meanwhile.
+    STATE_OVERWRITTEN StateOverwritten: Integrity, COMPARE, COMPARE;
     /// The tool could not release the state's lock: its backend failed, or the lock was lost meanwhile. The place may not lock at all.
     LOCK_NOT_RELEASED LockNotReleased: Transient, COMPARE, COMPARE;
     /// The state changed since the plan.
@@ -367,8 +369,8 @@ reasons! {
         Never;
     /// A recovery run would create objects that may exist already, and its approval is automatic.
     RECOVERY_UNCERTAIN RecoveryUncertain: Policy, Only("create the recovery run with approval.mode Manual"), Never;
-    /// A Secret, a ConfigMap or an output of another stack changed since the plan.
-    INPUTS_CHANGED InputsChanged: StalePlan, Again, Never;
+    /// A Secret, a ConfigMap, an output of another stack or an input by Terragrunt changed since the plan, or the plan has mocks.
+    INPUTS_CHANGED InputsChanged: StalePlan, Again, Again;
     /// The object to create exists already.
     ALREADY_EXISTS AlreadyExists: Configuration, ADOPT, ADOPT;
     /// Outputs are published as specified in `spec.outputs`.

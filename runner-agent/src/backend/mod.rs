@@ -94,6 +94,11 @@ impl Backend {
         BackendType::of(&self.kind).locks(&self.config, is_set)
     }
 
+    /// Whether another client may have written the state during an apply.
+    pub fn may_be_shared(&self, env: &[(OsString, OsString)]) -> bool {
+        BackendType::of(&self.kind).lock_may_fail || !self.locks(env)
+    }
+
     /// Whether a refusal of the lock has the facts of its holder.
     pub fn names_holder(&self) -> bool {
         BackendType::of(&self.kind).names_holder

@@ -45,6 +45,8 @@ pub struct Said {
     pub more: usize,
     /// The last lines that were no JSON events.
     pub tail: Vec<String>,
+    /// Terragrunt took mocks in place of outputs.
+    pub mocked: bool,
     /// Addresses of actions that an apply invoked, with their ends.
     pub actions: BTreeMap<String, &'static str>,
     /// The working directory relative to the source; empty for the source itself. The tool's file names are relative to it.

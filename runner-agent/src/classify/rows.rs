@@ -52,8 +52,7 @@ const ROWS: &[Row] = &[
     ),
     Row(
         Reason::VersionContradiction,
-        "unsupported terraform core version|unsupported opentofu core version|\
-         module is not compatible with opentofu v",
+        "unsupported terraform core version|unsupported opentofu core version|this module is not compatible with",
     ),
     Row(Reason::VariableNotSet, "no value for required variable"),
     Row(
@@ -88,7 +87,7 @@ const ROWS: &[Row] = &[
          unable to authenticate|authentication failed|401 unauthorized|403 forbidden|status code: 401|\
          status code: 403|http response code 401|http response code 403|\
          http remote state endpoint requires auth|http remote state endpoint invalid auth|accessdenied|\
-         statuscode: 401|statuscode: 403|response code: 401|response code: 403|error 401:|error 403:|\
+         statuscode: 401|statuscode: 403|response code: 401|response code: 403|returned error: 401|returned error: 403|error 401:|error 403:|\
          accessdenied|xadminusernotfound|invalidtoken|is not authorized to perform|\
          pq: permission denied|password authentication failed|no pg_hba.conf entry|is forbidden: user|\
          has asked for the client to provide credentials|authorizationfailure|authorizationpermissionmismatch|\

@@ -22,6 +22,7 @@ use crate::{
     files::{self, Scratch},
     hooks::Hook,
     plan_checksum::{Parts, is_data_of_copy},
+    tool::wrapped::GivenVariables,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -52,6 +53,9 @@ pub struct Head {
     /// The plan's inputs from Secrets and ConfigMaps.
     #[serde(default)]
     pub inputs: SealedInputs,
+    /// The variables that Terragrunt gave the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given: Option<GivenVariables>,
     /// The hooks, with their scripts at the time of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<Hook>,
@@ -301,6 +305,7 @@ mod tests {
             top: String::new(),
             managed: true,
             inputs: SealedInputs::default(),
+            given: None,
             hooks: Vec::new(),
             parts: Some(Parts::default()),
         }

@@ -244,6 +244,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Ending::Rejected => Some(RunResult::Rejected),
             Ending::Canceled | Ending::Deleted => Some(RunResult::Canceled),
             Ending::Expired => Some(RunResult::Expired),
+            Ending::Failed(_) if self.view.has_lost_state() => Some(RunResult::Indeterminate),
             Ending::Failed(_) => Some(RunResult::Failed),
             Ending::Released | Ending::Queued | Ending::Attempt(_) => None,
         };

@@ -274,10 +274,11 @@ impl StatusView {
         self.status.state_lock = None;
         self.history("Plan", &format!("{summary}; {short}…"), now);
         if let Some(why) = &plan.unread {
-            let text = format!(
-                "the plan file was not read: {why}; these are the tool's words, and a person has to approve them"
+            self.history(
+                "Plan",
+                &format!("{why}, and a person has to approve them"),
+                now,
             );
-            self.history("Plan", &text, now);
         }
         if let Some(why) = &plan.other_state {
             let text = format!(

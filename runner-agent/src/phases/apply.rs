@@ -6,12 +6,13 @@ use std::{
     time::Instant,
 };
 
-use crds::{Changed, Claim, Failure, reason};
+use crds::{Changed, Claim, Failure, Operation, Reason, reason};
 
-use super::{PhaseRunner, Planned};
+use super::{MAX_PLAN, PhaseRunner, Planned, Shell, journal::Journal, plan_file};
 use crate::{
+    backend::Backend,
     classify::{self, already_exists},
-    guard,
+    files, guard,
     ports::{ApplyReport, Notice, Notices},
 };
 
@@ -38,8 +39,9 @@ impl PhaseRunner {
         let shell = &planned.shell;
         let mut journal = Some(self.open_journal(planned));
         let begun = Instant::now();
+        let destroys = planned.run.spec.operation == Operation::Destroy;
         let mut waits = 0;
-        let (exit, changed, rescue, mut failure) = loop {
+        let (exit, changed, rescue, invoked, mut failure) = loop {
             let lock_timeout = shell.lock_timeout(waits);
             let mut args: Vec<OsString> = ["apply", "-json", "-input=false", &lock_timeout]
                 .map(OsString::from)
@@ -49,7 +51,7 @@ impl PhaseRunner {
             let command = self.command(shell, args)?;
             let mut events = self
                 .events(&shell.stack, notices)
-                .total(planned.operations)
+                .total(planned.counts.operations())
                 .journaled(journal);
             // Unknown until the command's end has been read.
             *guard(&self.changed) = Changed::Unknown;
@@ -73,9 +75,12 @@ impl PhaseRunner {
             journal = events.journal();
             let said = events.said();
             // Terragrunt exits with 0 if it is configured to ignore an error. The approved plan was still not applied.
-            if exit.code == 0 && !shell.ignored(&said) {
-                if let Some(journal) = &mut journal {
+            let ended_well =
+                exit.code == 0 || destroys && !exit.told && classify::has_forgotten(&said);
+            if ended_well && !shell.ignored(&said) {
+                if let Some(mut journal) = journal {
                     journal.ended(exit, !rescue.is_file());
+                    self.read_back(shell, journal, notices).await?;
                 }
                 self.record_state(planned).await;
                 return Ok(ApplyReport {
@@ -83,17 +88,20 @@ impl PhaseRunner {
                     outputs: events.outputs(),
                 });
             }
-            let failure = classify::failure("apply", exit, &said);
+            let failure = match self.have_inputs_changed() {
+                Err(refused) if changed == Changed::None => refused,
+                _ => classify::failure("apply", exit, &said),
+            };
             // The tool takes the lock first. If the lock was refused and no operation began, the plan can still be applied.
             let refused = failure.reason == reason::STATE_LOCKED
                 && changed == Changed::None
                 && !rescue.is_file();
             // Retry only while at least half of the apply timeout remains for the apply itself.
             if !refused || exit.told || begun.elapsed() > planned.run.spec.timeouts.apply.0 / 2 {
-                break (exit, changed, rescue, failure);
+                break (exit, changed, rescue, said.invoked(), failure);
             }
             if let Err(failure) = self.wait_for_lock(shell, "apply", failure, notices).await {
-                break (exit, changed, rescue, failure);
+                break (exit, changed, rescue, said.invoked(), failure);
             }
             waits += 1;
         };
@@ -118,7 +126,15 @@ impl PhaseRunner {
             self.record_state(planned).await;
         }
         if let Some(journal) = journal {
-            let account = self.account(shell, journal).await;
+            let mut account = self.account(shell, journal, invoked).await;
+            // The tools report no import, forget or move.
+            let may_have_saved = failure.changes == Changed::None
+                && planned.counts.is_silent()
+                && ![reason::STATE_LOCKED, reason::INPUTS_CHANGED]
+                    .contains(&failure.reason.as_str());
+            if may_have_saved {
+                (failure.changes, account.summary) = self.saved_silently(shell).await;
+            }
             // The journal of a recovery also counts objects of an earlier run, so it cannot refine this run's changes.
             if !planned.recovers {
                 failure.changes = account.refined(failure.changes);
@@ -126,5 +142,79 @@ impl PhaseRunner {
             let _ = notices.send(Notice::Journal(Box::new(account)));
         }
         Err(failure)
+    }
+
+    /// Reads the state after a good apply, where another client may have written it meanwhile. It has to have what was made.
+    async fn read_back(
+        &self,
+        shell: &Shell,
+        journal: Journal,
+        notices: &Notices,
+    ) -> Result<(), Failure> {
+        let backend = Backend::read(&shell.stack).ok();
+        let is_shared = backend.is_some_and(|backend| backend.may_be_shared(&shell.env));
+        if !is_shared || shell.managed {
+            return Ok(());
+        }
+        let read = match self.read_state(shell).await {
+            Ok(facts) if facts.serial.is_some() => Ok(journal.compared(&facts)),
+            Ok(_) => Err("there is none".to_owned()),
+            Err(why) => Err(why),
+        };
+        let account = match read {
+            Ok(account) => account,
+            Err(why) => {
+                self.say(format!(
+                    "the state was not read back after the apply: {why}"
+                ))
+                .await;
+                return Ok(());
+            }
+        };
+        if account.not_recorded.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "the apply ended well, and the state lacks {} of what it made: another client wrote the state meanwhile",
+            account.not_recorded.len()
+        );
+        let _ = notices.send(Notice::Journal(Box::new(account)));
+        *guard(&self.changed) = Changed::Some;
+        Err(Failure {
+            changes: Changed::Some,
+            ..Reason::StateOverwritten.failure(message)
+        })
+    }
+
+    /// Whether the tool saved a state, although it reported no operation, and that in words.
+    async fn saved_silently(&self, shell: &Shell) -> (Changed, String) {
+        let path = self.settings.plan_file();
+        let planned = tokio::task::spawn_blocking(move || {
+            plan_file::serial(&files::left(&path, MAX_PLAN).ok()?)
+        });
+        let (planned, now) = (planned.await.ok().flatten(), self.read_state(shell).await);
+        let begun = "the tool reported no operation";
+        match (planned, now) {
+            (Some(planned), Ok(state)) if state.serial.unwrap_or_default() == planned => (
+                Changed::None,
+                format!("{begun}, and the state is as planned"),
+            ),
+            (Some(_), Ok(state)) => (
+                Changed::Some,
+                format!(
+                    "{begun} and saved state serial {}: imports, forgets, moves and outputs of the plan may be in it",
+                    state.serial.unwrap_or_default()
+                ),
+            ),
+            (None, Ok(_)) => (
+                Changed::Unknown,
+                format!("{begun}; the state that was planned cannot be read"),
+            ),
+            (_, Err(why)) => (
+                Changed::Unknown,
+                self.redactor
+                    .clean(&format!("{begun}; the state cannot be read: {why}")),
+            ),
+        }
     }
 }

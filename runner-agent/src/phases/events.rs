@@ -12,7 +12,7 @@ use std::{
 };
 
 use crds::{Changed, Diagnostic, Progress};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -22,9 +22,10 @@ use super::{
     diagnostic::ToolDiagnostic,
     journal::{Journal, Touched},
     plan_words,
+    terragrunt::MOCKED,
 };
 use crate::{
-    classify::Said,
+    classify::{FAILED_ACTION, Said},
     ports::{Notice, Notices},
     process::{Log, Sink, Source, cut_marker},
     report::redact::Redactor,
@@ -43,6 +44,8 @@ const LET_GO: usize = 32 << 10;
 const MAX_TEXT: usize = 2_000;
 const MAX_DETAIL: usize = 8_000;
 const MAX_ADDRESS: usize = 512;
+/// Maximum number of invoked actions retained.
+const ACTIONS: usize = 8;
 /// Minimum time between two activity notices. Observers show seconds, so more would not help.
 const SIGN_EVERY: Duration = Duration::from_secs(1);
 
@@ -59,10 +62,15 @@ struct Line {
     kind: String,
     #[serde(default)]
     diagnostic: Option<ToolDiagnostic>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known")]
     hook: Option<Hook>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known")]
     outputs: Option<BTreeMap<String, Output>>,
+}
+
+/// A part of an event, unless a tool gives it another form: the event's message is shown anyway.
+fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(from)?).ok())
 }
 
 impl Line {
@@ -89,11 +97,25 @@ struct Hook {
     #[serde(default)]
     resource: Option<Resource>,
     #[serde(default)]
-    action: String,
+    action: Worked,
     #[serde(default)]
     id_key: String,
     #[serde(default)]
     id_value: String,
+}
+
+/// The tool's word for its work on a resource; in events of an action (Terraform 1.14 and later) the action.
+#[derive(Deserialize, Debug)]
+#[serde(untagged)]
+enum Worked {
+    On(String),
+    Action { addr: String },
+}
+
+impl Default for Worked {
+    fn default() -> Self {
+        Self::On(String::new())
+    }
 }
 
 #[derive(Deserialize, Debug, Default)]
@@ -169,6 +191,8 @@ pub struct Events {
     outputs: u32,
     current: Vec<String>,
     progressed: bool,
+    /// The tool read an object, so its provider took the credentials.
+    has_read: bool,
     /// This chunk contains something other than a heartbeat.
     happened: bool,
     told_at: Option<Instant>,
@@ -196,6 +220,7 @@ impl Events {
             outputs: 0,
             current: Vec::new(),
             progressed: false,
+            has_read: false,
             happened: false,
             told_at: None,
             copy: None,
@@ -302,6 +327,10 @@ impl Events {
         std::mem::take(&mut self.said)
     }
 
+    pub(super) fn has_read(&self) -> bool {
+        self.has_read
+    }
+
     pub(super) fn operations(&self) -> Operations {
         self.operations
     }
@@ -360,6 +389,7 @@ impl Events {
         } else {
             self.clean(line)
         };
+        self.said.mocked |= MOCKED.iter().any(|words| clean.contains(words));
         self.keep(&clean);
         if self.counts.len() < COUNTS
             && let Some(counts) = plan_words::counts(&clean)
@@ -401,8 +431,11 @@ impl Events {
         let (Some(journal), Some(resource)) = (&mut self.journal, &hook.resource) else {
             return;
         };
+        let Worked::On(action) = &hook.action else {
+            return;
+        };
         let touched = Touched {
-            action: &hook.action,
+            action,
             address: &resource.addr,
             kind: &resource.resource_type,
             provider: &resource.implied_provider,
@@ -467,28 +500,40 @@ impl Events {
     }
 
     fn hook(&mut self, kind: &str, hook: &Hook) {
-        let address = hook
-            .resource
-            .as_ref()
-            .map(|r| self.clean(&r.addr))
-            .unwrap_or_default();
-        let address: String = address.chars().take(MAX_ADDRESS).collect();
-        let changes = matches!(
-            hook.action.as_str(),
-            "create" | "update" | "delete" | "replace" | "forget" | "import"
-        );
+        let resource = hook.resource.as_ref().map_or("", |r| &r.addr);
+        let (address, changes) = match &hook.action {
+            Worked::On(action) => (
+                resource,
+                matches!(action.as_str(), "create" | "update" | "delete" | "replace"),
+            ),
+            Worked::Action { addr } => (addr.as_str(), true),
+        };
+        let address: String = self.clean(address).chars().take(MAX_ADDRESS).collect();
         match kind {
-            "apply_start" | "refresh_start" => {
-                self.operations.begun += u32::from(changes && kind == "apply_start");
+            "apply_start" | "refresh_start" | "action_start" => {
+                self.operations.begun += u32::from(changes && kind != "refresh_start");
                 if self.current.len() < 64 {
-                    self.current.push(address);
+                    self.current.push(address.clone());
                 }
             }
-            "apply_complete" | "apply_errored" | "refresh_complete" => {
-                self.operations.done += u32::from(changes && kind == "apply_complete");
+            "apply_complete" | "apply_errored" | "refresh_complete" | "action_complete"
+            | "action_errored" => {
+                self.operations.done +=
+                    u32::from(changes && matches!(kind, "apply_complete" | "action_complete"));
+                self.has_read |= kind == "refresh_complete";
                 self.current.retain(|current| *current != address);
             }
             _ => return,
+        }
+        if let Worked::Action { .. } = &hook.action
+            && (self.said.actions.len() < ACTIONS || self.said.actions.contains_key(&address))
+        {
+            let end = match kind {
+                "action_start" => "was begun",
+                "action_complete" => "ended",
+                _ => FAILED_ACTION,
+            };
+            self.said.actions.insert(address, end);
         }
         self.progressed = true;
     }

@@ -142,6 +142,10 @@ impl Inputs {
                 let value = Value::String(value.clone()).to_string();
                 self.taken.insert(format!("env {name}"), value);
             }
+            if PLACES.contains(&name.as_str()) {
+                self.taken
+                    .insert(format!("{OF_STATE} {name}"), place(value));
+            }
         }
     }
 
@@ -149,6 +153,7 @@ impl Inputs {
     pub(super) fn bring_code(&self, sealed: &SealedInputs) -> Vec<String> {
         let brings = |input: &String| match input.split_once(' ') {
             Some(("env", name)) => refused(name, Moment::Later).is_some(),
+            _ if input.starts_with(OF_STATE) => true,
             Some(("file", name)) => self.files.iter().any(|file| file.brings_code(name)),
             _ => false,
         };
@@ -157,6 +162,31 @@ impl Inputs {
         found.retain(brings);
         found
     }
+}
+
+/// Environment variables that select the state. Their credentials may change after the plan.
+const PLACES: [&str; 9] = [
+    "PG_CONN_STR",
+    "PG_SCHEMA_NAME",
+    "KUBE_NAMESPACE",
+    "TF_HTTP_ADDRESS",
+    "CONSUL_HTTP_ADDR",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_S3_ENDPOINT",
+    "TF_CLOUD_HOSTNAME",
+    "TF_CLOUD_ORGANIZATION",
+];
+/// The use of the place that such a variable names.
+const OF_STATE: &str = "the state's place in";
+
+/// The place in such a value: a URL, or words as in `host=db password=p`.
+fn place(value: &str) -> String {
+    if value.contains("://") {
+        return crds::text::without_userinfo(value);
+    }
+    let words = value.split_whitespace();
+    let words = words.filter(|word| !word.starts_with("password=") && !word.starts_with("user="));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The object of an `envFrom` entry; `None` unless it names exactly one.
@@ -359,8 +389,10 @@ mod tests {
         };
         put("TOKEN", "before");
         put("GIT_SSH_COMMAND", "ssh -4");
+        put("DB", "postgres://u:p@db/a");
         let spec = spec(&json!({
-            "env": [{"name": "GIT_PAGER", "valueFrom": {"secretKeyRef": {"name": "s", "key": "TOKEN"}}},
+            "env": [{"name": "PG_CONN_STR", "valueFrom": {"secretKeyRef": {"name": "s", "key": "DB"}}},
+                {"name": "GIT_PAGER", "valueFrom": {"secretKeyRef": {"name": "s", "key": "TOKEN"}}},
                 {"name": "GIT_DIR", "value": "x"}],
             "envFrom": [{"secretRef": {"name": "s"}}],
         }));
@@ -370,6 +402,14 @@ mod tests {
         assert!(gathered().bring_code(&sealed).is_empty());
         put("OTHER", "data");
         assert!(gathered().bring_code(&sealed).is_empty());
+        put("DB", "postgres://u:rotated@db/a");
+        assert!(gathered().bring_code(&sealed).is_empty());
+        put("DB", "postgres://u:p@db/other");
+        assert_eq!(
+            gathered().bring_code(&sealed),
+            ["the state's place in PG_CONN_STR"]
+        );
+        put("DB", "postgres://u:p@db/a");
         put("TOKEN", "after");
         assert_eq!(gathered().bring_code(&sealed), ["env GIT_PAGER"]);
         put("TF_ENCRYPTION", "{}");

@@ -7,6 +7,7 @@ use crds::apply_log::{
     Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state,
     uncompared,
 };
+use crds::text::clip;
 
 use super::{PhaseRunner, Planned, Shell, uploads::Journaling};
 use crate::{
@@ -77,6 +78,11 @@ impl Journal {
         }));
     }
 
+    /// The objects of the journal, compared with a state.
+    pub(super) fn compared(&self, state: &StateFacts) -> crds::Journal {
+        Comparison::of(&self.replay, state).status()
+    }
+
     pub(super) fn ended(&mut self, exit: Exit, saved: bool) {
         // A killed tool has not reported a result.
         if exit.signal.is_none() {
@@ -120,8 +126,21 @@ impl PhaseRunner {
         journal
     }
 
-    /// Accounts for the objects of a failed apply.
-    pub(super) async fn account(&self, shell: &Shell, journal: Journal) -> crds::Journal {
+    /// Accounts for the objects of a failed apply, and for the actions that it `invoked`.
+    pub(super) async fn account(
+        &self,
+        shell: &Shell,
+        journal: Journal,
+        invoked: Option<String>,
+    ) -> crds::Journal {
+        let mut account = self.account_objects(shell, journal).await;
+        if let Some(invoked) = invoked {
+            account.summary = clip(&format!("{}; {invoked}", account.summary), 512);
+        }
+        account
+    }
+
+    async fn account_objects(&self, shell: &Shell, journal: Journal) -> crds::Journal {
         if journal.replay.is_empty() {
             return crds::Journal {
                 summary: "the tool began with no object".to_owned(),
@@ -130,7 +149,7 @@ impl PhaseRunner {
             };
         }
         match self.read_state(shell).await {
-            Ok(facts) => Comparison::of(&journal.replay, &facts).status(),
+            Ok(facts) => journal.compared(&facts),
             Err(why) => uncompared(&journal.replay, &self.redactor.redact(&why)),
         }
     }

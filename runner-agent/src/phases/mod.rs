@@ -247,11 +247,8 @@ impl PhaseRunner {
         self.know_backend(&mut made)?;
         self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), notices)
             .await?;
-        let plan = run.plan();
-        let operations = plan
-            .map(|plan| plan.counts.operations())
-            .unwrap_or_default();
-        Ok((report, Planned::of(made, None, operations)))
+        let counts = run.plan().map(|plan| plan.counts).unwrap_or_default();
+        Ok((report, Planned::of(made, None, counts)))
     }
 
     /// Removes the attempt's files, whatever their content. Call it when no process runs any more. A process that did not adopt the attempt
@@ -443,6 +440,8 @@ impl Work for PhaseRunner {
         given_files::put_home(&planned.shell.files, &self.settings.home())?;
         let made = self.checksum(&planned.shell, &planned.facts);
         let ((checksum, found), ()) = tokio::try_join!(made, self.prove_claim(&planned.run))?;
+        // Terragrunt may write files of the unit.
+        self.compare_inputs(&planned.shell).await?;
         let differs = planned
             .parts
             .as_ref()

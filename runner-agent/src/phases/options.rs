@@ -46,6 +46,7 @@ const ALLOWED: &[(&str, &[&str], Takes)] = &[
     ("upgrade", &["init"], Flag),
     ("lockfile", &["init"], OneOf(&["readonly"])),
     ("exclude", &["plan"], Text),
+    ("invoke", &["plan"], Text),
     ("target-file", &["plan"], Path),
     ("exclude-file", &["plan"], Path),
     ("generate-config-out", &["plan"], Path),

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use crds::{Failure, TerraformRun, datastore::LastState};
+use crds::{Changes, Failure, TerraformRun, datastore::LastState};
 
 use super::{
     given_files::{self, GivenFile},
@@ -34,6 +34,8 @@ pub(super) struct Shell {
     pub(super) backend: Option<PathBuf>,
     /// Terragrunt has all input values only for `plan`, so other commands run as part of it.
     pub(super) as_plan: Arc<AtomicBool>,
+    /// Whether a plan may be applied after a change of its inputs.
+    pub(super) rotates: bool,
     /// Providers in the run's mirror.
     pub(super) served: Arc<Vec<Served>>,
     /// Where `init` takes providers from.
@@ -140,7 +142,7 @@ pub(super) struct Planned {
     pub(super) state_key: Option<String>,
     /// Digests of the plan and its inputs; `None` where they were not stored.
     pub(super) parts: Option<Parts>,
-    pub(super) operations: u32,
+    pub(super) counts: Changes,
     /// The state that the plan was made from, where it was read.
     pub(super) state: Option<LastState>,
     /// The plan imports objects that another run created.
@@ -148,7 +150,7 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    pub(super) fn of(made: Initialised, parts: Option<Parts>, operations: u32) -> Self {
+    pub(super) fn of(made: Initialised, parts: Option<Parts>, counts: Changes) -> Self {
         let Initialised {
             run,
             shell,
@@ -162,7 +164,7 @@ impl Planned {
             facts,
             state_key,
             parts,
-            operations,
+            counts,
             state: None,
             recovers: false,
         }

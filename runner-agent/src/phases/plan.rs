@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use crds::{Failure, Operation, Reason};
+use crds::{Failure, FailureClass, Operation, Reason};
 
 use super::{
     Events, Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell,
@@ -35,7 +35,12 @@ impl PhaseRunner {
         let mut made = initialised.clone();
         let file = self.settings.plan_out();
         let out = format!("-out={}", file.display());
-        let mut args = vec!["plan", "-json", "-input=false", &out, "-detailed-exitcode"];
+        let mut args = vec!["plan", "-json", "-input=false", &out];
+        // Terragrunt ends with the exit code of a hook that failed, which may be 2.
+        let by_terragrunt = made.shell.is_terragrunt();
+        if !by_terragrunt {
+            args.push("-detailed-exitcode");
+        }
         match made.run.spec.operation {
             Operation::Destroy => args.push("-destroy"),
             Operation::RefreshOnly => args.push("-refresh-only"),
@@ -62,7 +67,7 @@ impl PhaseRunner {
             Some(self.read_sources(shell, &shell.stack).await?)
         };
         let mut waits = 0;
-        let (mut events, exit) = loop {
+        let (said, exit) = loop {
             let mut events = self.events(&shell.stack, notices);
             let command = self.command(
                 shell,
@@ -72,15 +77,22 @@ impl PhaseRunner {
             )?;
             let exit = self.step("plan", &command, &mut events, notices).await?;
             // A crash of the tool's runtime also exits with 2, so the exit code alone does not prove success.
-            if matches!(exit.code, 0 | 2) && !exit.told && file.is_file() {
-                break (events, exit);
+            let ended_well = exit.code == 0 || exit.code == 2 && !by_terragrunt;
+            let (said, has_read) = (events.said(), events.has_read());
+            let has_ignored = shell.ignored(&said);
+            if ended_well && !exit.told && file.is_file() && !(has_ignored && is_partial(&file)) {
+                break (said, exit);
             }
-            let said = events.said();
             // A failed tool may have written a plan file too.
-            if shell.is_terragrunt() && !exit.told && (exit.code == 0 || shell.ignored(&said)) {
+            if shell.is_terragrunt() && !exit.told && (exit.code == 0 || has_ignored) {
                 return self.planned_nothing(made).await;
             }
-            let failure = self.for_want_of_state(shell, classify::failure("plan", exit, &said));
+            let mut failure = self.for_want_of_state(shell, classify::failure("plan", exit, &said));
+            // `init` or a refresh has used the credentials. Some servers refuse good ones for a moment, so they are tried once more.
+            let worked = has_read || classify::is_of_backend(&failure.message);
+            if worked && failure.reason == Reason::Unauthorized && self.settings.attempt == 1 {
+                failure.class = FailureClass::Transient;
+            }
             if !exit.told
                 && self
                     .recover_again(shell, &mut recovery, &failure, notices)
@@ -103,17 +115,28 @@ impl PhaseRunner {
         // Kill the remaining processes of plan-time code, so that they cannot change files while they are measured.
         self.kill_others().await;
         self.keep_plan().await?;
-        self.hooks_after_plan(shell, exit.code == 2, notices)
-            .await?;
-        self.keeps_its_providers(&shell.stack)?;
+        self.keep_inputs(shell, said.mocked).await?;
         let mut facts =
             PlanFacts::from(recovery.as_ref().map(Recovery::watched).unwrap_or_default());
-        facts.lists_moves = exit.code == 2 && made.run.spec.operation == Operation::RefreshOnly;
+        let refreshes = made.run.spec.operation == Operation::RefreshOnly;
+        let may_change = exit.code == 2 || by_terragrunt;
+        facts.lists_moves = may_change && refreshes;
+        // The world differs from the state where objects drifted; outputs of the code and moves are no drift.
+        let is_changed = |facts: &PlanFacts| match (refreshes, by_terragrunt) {
+            (true, _) => may_change && facts.counts.drifted > 0,
+            (false, true) => facts.has_changes() || facts.applyable == Some(true),
+            (false, false) => exit.code == 2,
+        };
         let (own, digest) = self.read_kept(facts.clone()).await?;
         let mut state = None;
+        let changed = own
+            .as_ref()
+            .map_or(may_change, |kept| is_changed(&kept.facts));
+        self.hooks_after_plan(shell, changed, notices).await?;
+        self.keeps_its_providers(&shell.stack)?;
         let own = match own {
             // A plan without changes is not applied.
-            Ok(kept) if exit.code == 2 && kept.has_copies => {
+            Ok(kept) if may_change && kept.has_copies => {
                 let origin = self.read_origin(&made, sources, ran_in.as_deref()).await?;
                 state = Some(made.state(&origin.state));
                 self.compare(kept, origin).await?
@@ -130,7 +153,7 @@ impl PhaseRunner {
         let reading = self.read_plan_file(shell, ran_in.as_deref(), &facts, notices);
         // A plan without changes is not printed by a second process of the tool, except at a terminal, where people expect the tool's own
         // output.
-        let prints = exit.code != 0 || self.host.terminal().is_some();
+        let prints = changed || exit.code != 0 || self.host.terminal().is_some();
         let printing = async {
             if prints {
                 self.print_plan(shell, ran_in.as_deref(), own, notices)
@@ -150,7 +173,10 @@ impl PhaseRunner {
         };
         let (printed, json) = read?;
         let mut facts = agreed(own, printed)?;
-        let unread = own.err().map(ToString::to_string);
+        let unread = own
+            .err()
+            .map(|why| format!("the plan file was not read: {why}; these are the tool's words"))
+            .or_else(|| facts.unknown());
         let other_state = match &state {
             Some(now) => self.other_state(now).await?,
             None => None,
@@ -164,10 +190,10 @@ impl PhaseRunner {
             facts.forget_drift();
         }
         if facts.errored {
-            return Err(classify::failure("plan", exit, &events.said()));
+            return Err(classify::failure("plan", exit, &said));
         }
         let counted = facts.has_changes();
-        if exit.code == 0 && (counted || facts.applyable == Some(true)) {
+        if exit.code == 0 && !by_terragrunt && (counted || facts.applyable == Some(true)) {
             let message = "plan ended with 0 (no changes), but the plan file has changes";
             return Err(Reason::PlanUnreadable.failure(message));
         }
@@ -190,7 +216,7 @@ impl PhaseRunner {
         }
         // Kill the processes that reading the plan left, so that they cannot change files while they are stored.
         self.kill_others().await;
-        let has_changes = exit.code == 2;
+        let has_changes = is_changed(&facts);
         let bundle = self
             .store_plan(&made, &parts, (text, json), (has_changes, facts.counts))
             .await?;
@@ -209,7 +235,7 @@ impl PhaseRunner {
             other_state,
         };
         finish_recovery(&made.run, recovery.as_ref(), &facts, &mut report)?;
-        let planned = Planned::of(made, Some(parts), counts.operations());
+        let planned = Planned::of(made, Some(parts), counts);
         Ok((
             report,
             Planned {
@@ -423,6 +449,14 @@ impl PhaseRunner {
     }
 }
 
+/// Whether a plan file is what a failed plan left.
+fn is_partial(file: &Path) -> bool {
+    let read = files::left(file, MAX_PLAN)
+        .ok()
+        .map(|file| plan_file::read(&file, PlanFacts::default()));
+    !matches!(read, Some(Ok(kept)) if !kept.facts.errored)
+}
+
 /// The facts of the plan file, with which the tool has to agree. Without them, the facts that the tool printed.
 fn agreed(
     own: Result<&PlanFacts, &plan_file::Unread>,
@@ -433,6 +467,7 @@ fn agreed(
         return Ok(printed);
     };
     let mut facts = own.clone();
+    facts.take_unknown(&printed);
     facts.errored |= printed.errored;
     facts.applyable = facts.applyable.or(printed.applyable);
     match own.clone().contradicted_by(printed) {

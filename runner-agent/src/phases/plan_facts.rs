@@ -10,6 +10,8 @@ use sha2::{Digest as _, Sha256};
 const LINES: usize = 50;
 /// Maximum length of a line in characters.
 const LINE: usize = 256;
+/// Maximum number of unknown parts that are named.
+const UNKNOWN: usize = 8;
 /// Maximum number of a plan's entries: 16 MB of digests.
 const ENTRIES: usize = 1_000_000;
 
@@ -25,7 +27,9 @@ pub(super) struct PlanFacts {
     watched: BTreeSet<String>,
     /// Whether moves are among the drift, which is the case if nothing else is planned.
     pub(super) lists_moves: bool,
-    lists: [List; 10],
+    /// Parts of the plan's JSON that this release does not know.
+    unknown: BTreeSet<String>,
+    lists: [List; 11],
     /// A digest of each entry, unsorted.
     entries: Vec<[u8; 16]>,
 }
@@ -38,9 +42,10 @@ struct List {
     count: usize,
 }
 
-/// Kinds of change in reading order: losses first.
+/// Kinds of change in reading order: the unknown and losses first.
 #[derive(Clone, Copy)]
 enum Kind {
+    Unknown,
     Destroy,
     Replace,
     Forget,
@@ -211,6 +216,30 @@ impl PlanFacts {
         ]
         .iter()
         .any(|count| *count > 0)
+    }
+
+    /// Notes a part of the plan that this release does not know.
+    pub(super) fn meet(&mut self, part: &str) {
+        if self.unknown.len() < UNKNOWN && self.unknown.insert(clip(part, 64)) {
+            let line = format!("? {part} (not known to this release of Pawl)");
+            self.add(Kind::Unknown, part, &line);
+        }
+    }
+
+    /// Takes over the unknown parts that the tool printed. A person has to approve such a plan.
+    pub(super) fn take_unknown(&mut self, printed: &Self) {
+        for part in &printed.unknown {
+            self.meet(part);
+        }
+        self.counts.unread |= !self.unknown.is_empty();
+    }
+
+    /// The unknown parts, in words.
+    pub(super) fn unknown(&self) -> Option<String> {
+        let names: Vec<_> = self.unknown.iter().map(String::as_str).collect();
+        let parts = names.join(", ");
+        (!names.is_empty())
+            .then(|| format!("the plan has parts that this release of Pawl does not know: {parts}"))
     }
 
     /// Whether there may be more entries than a plan is read with.

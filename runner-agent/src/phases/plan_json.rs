@@ -13,6 +13,22 @@ use super::plan_facts::{Entry, Part, PlanFacts};
 /// Maximum number of attributes named per resource.
 const ATTRIBUTES: usize = 8;
 
+/// Parts that an apply of this plan does not carry out by themselves, of Terraform up to 1.15 and OpenTofu up to 1.12.
+const SILENT: [&str; 12] = [
+    "format_version",
+    "terraform_version",
+    "variables",
+    "planned_values",
+    "prior_state",
+    "configuration",
+    "relevant_attributes",
+    "checks",
+    "timestamp",
+    "complete",
+    "deferred_changes",
+    "deferred_action_invocations",
+];
+
 /// A change of a resource. Its values are parsed for drift only.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "V: Deserialize<'de> + Default"))]
@@ -171,7 +187,10 @@ impl<'de> Visitor<'de> for Top<'_> {
                 "output_changes" => map.next_value_seed(Outputs(self.0))?,
                 "errored" => self.0.errored = map.next_value()?,
                 "applyable" => self.0.applyable = map.next_value()?,
-                _ => {
+                key => {
+                    if !SILENT.contains(&key) {
+                        self.0.meet(key);
+                    }
                     map.next_value::<IgnoredAny>()?;
                 }
             }

@@ -96,6 +96,9 @@ impl PhaseRunner {
             return Err(Reason::InputsChanged.failure(message));
         }
         self.restore_hooks(run, &given.env, head.hooks.clone());
+        if let Some(given) = &head.given {
+            self.put_inputs(given)?;
+        }
         // Links may lead anywhere, as in the pod that made the plan. Setup refused links of the source that lead out.
         let stack = git_source::stack(
             &root,
@@ -155,9 +158,6 @@ impl PhaseRunner {
         self.know_backend(&mut made)?;
         self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), notices)
             .await?;
-        Ok((
-            report,
-            Planned::of(made, head.parts, plan.counts.operations()),
-        ))
+        Ok((report, Planned::of(made, head.parts, plan.counts)))
     }
 }

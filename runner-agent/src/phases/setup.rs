@@ -278,6 +278,7 @@ impl PhaseRunner {
             managed: origin.managed,
             backend: self.kept_backend(spec),
             as_plan: Arc::default(),
+            rotates: spec.approval.allow_rotation,
             served: Arc::default(),
             installation: Arc::default(),
             user_config,

@@ -9,21 +9,32 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use crds::Failure;
+use crds::{Changes, Failure, Reason};
 
 use super::{Initialised, PhaseRunner, Planned, Shell};
 use crate::{
-    classify::{OrInternal as _, Said},
+    classify::{self, OrInternal as _, Said},
     files,
     ports::PlanReport,
     process::{Command, Role},
-    tool::{Found, wrapped},
+    tool::{
+        Found,
+        wrapped::{self, GivenVariables},
+    },
 };
 
 /// Terragrunt's message if a dependency has no outputs and mocks are not allowed for the command.
 const NO_OUTPUTS: &str = "detected no outputs";
 /// Terragrunt's message if it ignores an error as configured.
 const IGNORED: &str = "Ignoring error, reason:";
+/// Terragrunt's messages if it takes mocks in place of outputs.
+pub(super) const MOCKED: [&str; 2] = [
+    "mock outputs provided and returning those",
+    "fallback to mock outputs",
+];
+/// File name of the variables that a plan was given, and its maximum size in bytes.
+const INPUTS: &str = "inputs.json";
+const MAX_INPUTS: u64 = 4 << 20;
 
 /// Arguments of a Terragrunt call, and its environment besides the tool's.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,7 +72,8 @@ impl Call {
             .chain(NO_RETRY.iter().filter(|_| name == "apply"));
         let mut env: Vec<(OsString, OsString)> =
             told.map(|name| (name.into(), "true".into())).collect();
-        let args = if as_plan && name != "plan" && name != "apply" {
+        let own = ["plan", "apply", wrapped::ASK].contains(&name.as_str());
+        let args = if as_plan && !own {
             let words: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
             let words = serde_json::json!(words).to_string();
             env.push((wrapped::INSTEAD.into(), words.into()));
@@ -129,10 +141,19 @@ impl PhaseRunner {
         let stands_in = self.stands_in(beneath).or_internal(failed)?;
         let notes = self.notes();
         gone(&notes).or_internal(failed)?;
+        let inputs = match args.first().and_then(|name| name.to_str()) {
+            Some("plan") => Some(self.seen_inputs()),
+            Some("apply" | wrapped::ASK) if !shell.rotates => {
+                Some(self.kept_inputs()).filter(|file| file.is_file())
+            }
+            _ => None,
+        };
         let mut call = Call::of(tool, args, shell.as_plan.load(Ordering::Relaxed));
         if let Some(given) = &shell.backend {
             call.env.push((wrapped::BACKEND.into(), given.into()));
         }
+        call.env
+            .extend(inputs.map(|file| (wrapped::INPUTS.into(), file.into())));
         for name in ["TG_TF_PATH", "TERRAGRUNT_TFPATH"] {
             call.env.push((name.into(), stands_in.clone().into()));
         }
@@ -177,6 +198,76 @@ impl PhaseRunner {
     /// The directory in which the last Terragrunt command ran the tool; `None` if that command did not run the tool.
     pub(super) fn ran_in(&self) -> Option<PathBuf> {
         wrapped::noted(&self.notes()).pop().map(|(_, dir)| dir)
+    }
+
+    /// Path where the stand-in writes the variables of a plan. The stack's code can write there.
+    fn seen_inputs(&self) -> PathBuf {
+        self.settings.tmp().join(INPUTS)
+    }
+
+    /// Path of the kept variables, which the stack's code cannot change.
+    fn kept_inputs(&self) -> PathBuf {
+        self.settings.kept.join(INPUTS)
+    }
+
+    /// Keeps the variables that Terragrunt gave the plan.
+    pub(super) async fn keep_inputs(&self, shell: &Shell, mocked: bool) -> Result<(), Failure> {
+        if !shell.is_terragrunt() {
+            return Ok(());
+        }
+        const FAILED: &str = "the variables of the plan cannot be kept";
+        if mocked {
+            self.say("mocks of outputs are in this plan: it is not applied; apply the unit that has the outputs, and plan again").await;
+        }
+        let seen = files::left(&self.seen_inputs(), MAX_INPUTS).or_internal(FAILED)?;
+        let given: GivenVariables = serde_json::from_reader(seen).or_internal(FAILED)?;
+        self.put_inputs(&GivenVariables { mocked, ..given })
+    }
+
+    pub(super) fn put_inputs(&self, given: &GivenVariables) -> Result<(), Failure> {
+        const FAILED: &str = "the variables of the plan cannot be kept";
+        let file = files::create(&self.kept_inputs()).or_internal(FAILED)?;
+        serde_json::to_writer(file, given).or_internal(FAILED)
+    }
+
+    /// The variables that Terragrunt gave the plan.
+    pub(super) fn given_inputs(&self) -> Option<GivenVariables> {
+        serde_json::from_reader(files::regular(&self.kept_inputs()).ok()?).ok()
+    }
+
+    /// Refuses a plan with mocks, or with other variables than Terragrunt gives now.
+    pub(super) async fn compare_inputs(&self, shell: &Shell) -> Result<(), Failure> {
+        let given = self.given_inputs().filter(|_| shell.is_terragrunt());
+        let Some(given) = given else {
+            return Ok(());
+        };
+        if given.mocked {
+            let message = "the plan has mocks in place of another unit's outputs; apply that unit, and plan again";
+            return Err(Reason::InputsChanged.failure(message));
+        }
+        if shell.rotates {
+            return Ok(());
+        }
+        let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
+        let command = self.command(shell, [wrapped::ASK])?;
+        let mut events = self.events(&shell.stack, &notices);
+        let exit = self.children.run(&command, &mut events).await;
+        let exit = exit.map_err(|error| classify::not_run("inputs", &error))?;
+        self.have_inputs_changed()?;
+        if exit.code == 0 {
+            return Ok(());
+        }
+        Err(classify::failure("inputs", exit, &events.said()))
+    }
+
+    /// Whether the stand-in did not start the tool, for other variables than the plan's.
+    pub(super) fn have_inputs_changed(&self) -> Result<(), Failure> {
+        let Some(names) = wrapped::differing(&self.notes()) else {
+            return Ok(());
+        };
+        Err(Reason::InputsChanged.failure(self.redactor.clean(&format!(
+            "Terragrunt gives {names} another value than the plan was made with; plan again, or allow it by spec.approval.allowRotation"
+        ))))
     }
 
     /// Commands that show the plan, in order: each is tried if the previous one fails. `ran_in` is the directory in which
@@ -232,7 +323,7 @@ impl PhaseRunner {
                 platform,
                 ..PlanReport::default()
             },
-            Planned::of(made, Some(parts), 0),
+            Planned::of(made, Some(parts), Changes::default()),
         ))
     }
 }
@@ -308,7 +399,7 @@ mod tests {
             Some("[\"init\",\"-json\"]")
         );
         assert_eq!(has(&init, wrapped::ASKED).as_deref(), Some("init"));
-        for name in ["plan", "apply"] {
+        for name in ["plan", "apply", wrapped::ASK] {
             let call = call("0.90.0", &[name, "-json"], true);
             assert_eq!(
                 (call.args.len(), has(&call, wrapped::INSTEAD)),

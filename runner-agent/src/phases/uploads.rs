@@ -192,6 +192,7 @@ impl PhaseRunner {
             top: std::fs::read_to_string(self.settings.top_file()).unwrap_or_default(),
             managed: *managed,
             inputs: made.inputs.clone(),
+            given: self.given_inputs().filter(|_| made.shell.is_terragrunt()),
             hooks: self.fixed_hooks().to_vec(),
             parts: Some(parts.clone()),
         };

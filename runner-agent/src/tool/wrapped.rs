@@ -4,9 +4,11 @@
 //! Terragrunt runs the tool in directories that it creates: for the unit, and for each unit whose outputs the unit reads. Only this
 //! program sees where the tool runs and for which unit. It sets the unit's data directory (`TF_DATA_DIR`) to the stack's
 //! `.terraform`, wherever the tool runs. Other units keep their own, since a data directory has one backend. It notes for the agent
-//! where the tool ran for the unit.
+//! where the tool ran for the unit. It seals the variables that Terragrunt gives a plan (`TF_VAR_…`), and does not start an apply that
+//! would get other values.
 
 use std::{
+    collections::BTreeMap,
     env,
     ffi::{OsStr, OsString},
     fs,
@@ -18,9 +20,10 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use serde::{Deserialize, Serialize};
 use tool_versions::Tool;
 
-use crate::backend::of_code;
+use crate::{backend::of_code, datastore::sealed_inputs::SealedInputs};
 
 /// Directory of the links by which this program is called in the tool's place.
 pub const DIR: &str = "beneath";
@@ -34,6 +37,23 @@ pub const NOTES: &str = "PAWL_NOTES";
 pub const ASKED: &str = "PAWL_ASKED";
 /// Arguments to run in place of `plan`, a list in JSON.
 pub const INSTEAD: &str = "PAWL_INSTEAD";
+/// The file of the plan's variables: `plan` writes it, `apply` and [`ASK`] compare with it.
+pub const INPUTS: &str = "PAWL_INPUTS";
+/// The command by which the agent asks Terragrunt for the variables alone. The tool does not run. It is one of those that Terragrunt's own
+/// list gives the variables of an apply, and that configurations name neither for mocks nor for hooks.
+pub const ASK: &str = "refresh";
+/// The command of a note about variables that differ, in place of a directory.
+const DIFFERS: &str = "differs";
+
+/// The variables that Terragrunt gave a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenVariables {
+    /// Digests of their values.
+    pub sealed: SealedInputs,
+    /// Whether outputs of other units were replaced by mocks.
+    #[serde(default)]
+    pub mocked: bool,
+}
 
 /// The file with the run's own backend.
 pub const BACKEND: &str = "PAWL_BACKEND";
@@ -74,7 +94,8 @@ pub fn run() -> u8 {
     let is_init = var(ASKED) == "init";
     let here = env::current_dir().unwrap_or_default();
     let mut command = Command::new(&tool);
-    for name in [TOOL, UNIT, NOTES, ASKED, INSTEAD, BACKEND] {
+    let inputs = env::var_os(INPUTS).map(PathBuf::from);
+    for name in [TOOL, UNIT, NOTES, ASKED, INSTEAD, INPUTS, BACKEND] {
         command.env_remove(name);
     }
     match call(
@@ -87,7 +108,24 @@ pub fn run() -> u8 {
         Call::Done => return 0,
         Call::Other => command.args(args),
         Call::Unit(mut args) => {
-            if args.first().is_some_and(|name| name == "init")
+            let name = args.first().cloned().unwrap_or_default();
+            let weighed = inputs.map(|file| weigh(&file, &name, &variables()));
+            match weighed.transpose() {
+                Ok(None) => {}
+                Ok(Some(others)) if !others.is_empty() => {
+                    let others = others.join(", ");
+                    let _ = note(&notes, DIFFERS.as_ref(), others.as_ref());
+                    eprintln!("error: the plan was made with other values of {others}");
+                    return 1;
+                }
+                Ok(Some(_)) if name == ASK => return 0,
+                Ok(Some(_)) => {}
+                Err(error) => {
+                    eprintln!("error: the variables of the plan are not known: {error}");
+                    return 1;
+                }
+            }
+            if name == "init"
                 && let Some(given) = env::var_os(BACKEND)
             {
                 match place(&tool, &here, Path::new(&given), &notes) {
@@ -99,11 +137,7 @@ pub fn run() -> u8 {
                 }
             }
             // A failed note does not stop the tool. The agent then reports that the tool did not run.
-            let _ = note(
-                &notes,
-                args.first().map_or(OsStr::new(""), OsString::as_os_str),
-                &here,
-            );
+            let _ = note(&notes, &name, &here);
             let data = unit.join(".terraform");
             show(&data, &here, &unit);
             command.env("TF_DATA_DIR", data).args(args)
@@ -161,7 +195,11 @@ fn call(
         Some("plan") if !instead.is_empty() => {
             Call::Unit(instead.iter().map(OsString::from).collect())
         }
-        Some(_) | None => Call::Unit(args),
+        Some(_) | None => {
+            // With it, the code's own arguments would make an exit code of 2 a success.
+            let args = args.into_iter().filter(|arg| arg != "-detailed-exitcode");
+            Call::Unit(args.collect())
+        }
     }
 }
 
@@ -198,14 +236,61 @@ fn show(data: &Path, here: &Path, unit: &Path) {
     let _ = fs::remove_file(here.join(".terragrunt-init-required"));
 }
 
+/// The variables of this process.
+fn variables() -> BTreeMap<String, String> {
+    let text = |word: OsString| word.to_string_lossy().into_owned();
+    env::vars_os()
+        .map(|(name, value)| (text(name), text(value)))
+        .filter(|(name, _)| name.starts_with("TF_VAR_"))
+        .collect()
+}
+
+/// Seals the variables of a plan. Of another command, returns the names of those with other values than the plan's. A variable that is gone
+/// keeps the plan's value.
+fn weigh(
+    file: &Path,
+    command: &OsStr,
+    variables: &BTreeMap<String, String>,
+) -> io::Result<Vec<String>> {
+    if command == "plan" {
+        let given = GivenVariables {
+            sealed: SealedInputs::of(variables).map_err(io::Error::other)?,
+            mocked: false,
+        };
+        fs::write(file, serde_json::to_vec(&given)?)?;
+        return Ok(Vec::new());
+    }
+    let given: GivenVariables = serde_json::from_reader(crate::files::regular(file)?)?;
+    let mut others = given.sealed.changed(variables);
+    others.retain(|name| variables.contains_key(name));
+    // Some of them belong to other commands.
+    if command != ASK {
+        others.extend(given.sealed.added(variables));
+    }
+    Ok(others)
+}
+
 fn note(notes: &Path, command: &OsStr, here: &Path) -> io::Result<()> {
     let mut file = fs::File::options().append(true).create(true).open(notes)?;
     let line = [command.as_bytes(), b" ", here.as_os_str().as_bytes(), b"\n"].concat();
     file.write_all(&line)
 }
 
+/// The names of the variables for whose values the tool was not started.
+pub fn differing(notes: &Path) -> Option<String> {
+    let mut all = lines(notes).into_iter();
+    let (_, names) = all.find(|(command, _)| command == DIFFERS)?;
+    Some(names.display().to_string())
+}
+
 /// The commands that ran for the unit, with their directories, oldest first.
 pub fn noted(notes: &Path) -> Vec<(String, PathBuf)> {
+    let mut all = lines(notes);
+    all.retain(|(command, _)| command != DIFFERS);
+    all
+}
+
+fn lines(notes: &Path) -> Vec<(String, PathBuf)> {
     let text = crate::files::regular(notes)
         .and_then(io::read_to_string)
         .unwrap_or_default();
@@ -263,6 +348,16 @@ mod tests {
         );
         assert_eq!(
             call(words("plan -out=x"), true, false, &[], &before),
+            Call::Unit(words("plan -out=x"))
+        );
+        assert_eq!(
+            call(
+                words("plan -detailed-exitcode -out=x"),
+                true,
+                false,
+                &[],
+                &before
+            ),
             Call::Unit(words("plan -out=x"))
         );
         // When run as part of `plan`, Terragrunt runs `init` first or skips it.
@@ -328,6 +423,45 @@ mod tests {
                 ("init".to_owned(), PathBuf::from("/a b/c")),
                 ("plan".to_owned(), PathBuf::from("/d"))
             ]
+        );
+        assert_eq!(differing(&notes), None);
+        note(&notes, DIFFERS.as_ref(), "TF_VAR_a, TF_VAR_b".as_ref()).unwrap();
+        assert_eq!(noted(&notes).len(), 2);
+        assert_eq!(differing(&notes).as_deref(), Some("TF_VAR_a, TF_VAR_b"));
+    }
+
+    #[test]
+    fn apply_with_other_variables_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("inputs");
+        let variables = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter();
+            pairs
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let of = |command: &str, pairs: &[(&str, &str)]| {
+            weigh(&file, OsStr::new(command), &variables(pairs)).unwrap()
+        };
+        let planned = [("TF_VAR_range", "10.9.0.0"), ("TF_VAR_zone", "a")];
+        assert!(of("plan", &planned).is_empty());
+        assert!(!fs::read_to_string(&file).unwrap().contains("10.9"));
+        for command in ["apply", ASK] {
+            assert!(of(command, &planned).is_empty());
+            assert!(of(command, &planned[1..]).is_empty(), "one that is gone");
+            let other = [("TF_VAR_range", "10.0.0.0/16"), ("TF_VAR_zone", "a")];
+            assert_eq!(of(command, &other), ["TF_VAR_range"]);
+        }
+        let more = [planned[0], planned[1], ("TF_VAR_new", "x")];
+        assert_eq!(of("apply", &more), ["TF_VAR_new"]);
+        assert!(of(ASK, &more).is_empty());
+        assert!(
+            weigh(
+                &dir.path().join("none"),
+                OsStr::new("apply"),
+                &BTreeMap::new()
+            )
+            .is_err()
         );
     }
 }

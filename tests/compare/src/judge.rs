@@ -155,13 +155,36 @@ fn meant(bare: &Stage, pawl: &Stage) -> Option<&'static str> {
         .problems
         .iter()
         .any(|problem| problem.summary.ends_with("Core version"));
-    // The bare tool fails as well, but later.
-    (refused
-        && matches!(
-            pawl.reason.as_deref(),
-            Some(reason::TOOL_NOT_FOUND | reason::VERSION_CONTRADICTION)
-        ))
-    .then_some("Pawl looks for a version that the code permits before it runs one (design 0017)")
+    let forgotten = |problem: &Problem| problem.summary.contains("left behind forgotten instances");
+    let reason = pawl.reason.as_deref();
+    let rows = [
+        // The bare tool fails as well, but later.
+        (
+            refused
+                && matches!(
+                    reason,
+                    Some(reason::TOOL_NOT_FOUND | reason::VERSION_CONTRADICTION)
+                ),
+            "Pawl looks for a version that the code permits before it runs one (design 0017)",
+        ),
+        (
+            bare.end == End::Changes
+                && pawl.end == End::Failed
+                && pawl.words.contains("Failed to execute"),
+            "a hook of Terragrunt that fails with 2 is a failure (design 0034)",
+        ),
+        (
+            pawl.end == End::Done
+                && !bare.problems.is_empty()
+                && bare.problems.iter().all(forgotten),
+            "a destroy that keeps objects as the code wants is a success (design 0034)",
+        ),
+        (
+            bare.end == End::Done && reason == Some(reason::INPUTS_CHANGED),
+            "a plan with mocks, or with other inputs than Terragrunt gives the apply, is not applied (design 0034)",
+        ),
+    ];
+    rows.into_iter().find_map(|(is, why)| is.then_some(why))
 }
 
 /// Compares two values, and names differences by path.
@@ -317,6 +340,45 @@ mod tests {
             all.iter().map(|line| line.trim_end()).collect::<Vec<_>>(),
             expected
         );
+    }
+
+    #[test]
+    fn assumptions_about_tools_are_deliberate() {
+        let failed = |words: &str, reason: Option<&str>| Stage {
+            words: words.to_owned(),
+            reason: reason.map(str::to_owned),
+            ..stage(End::Failed, &[])
+        };
+        let kept = "Destroy was successful but left behind forgotten instances";
+        for (bare, pawl, is_meant) in [
+            (
+                stage(End::Changes, &[]),
+                failed("plan failed: Failed to execute \"sh\" in .; no", None),
+                true,
+            ),
+            (
+                stage(End::Changes, &[]),
+                failed("plan failed: no", None),
+                false,
+            ),
+            (
+                stage(End::Failed, &[(kept, 1)]),
+                stage(End::Done, &[]),
+                true,
+            ),
+            (
+                stage(End::Failed, &[(kept, 1), ("other", 2)]),
+                stage(End::Done, &[]),
+                false,
+            ),
+            (
+                stage(End::Done, &[]),
+                failed("", Some(reason::INPUTS_CHANGED)),
+                true,
+            ),
+        ] {
+            assert_eq!(meant(&bare, &pawl).is_some(), is_meant, "{bare:?} {pawl:?}");
+        }
     }
 
     #[test]

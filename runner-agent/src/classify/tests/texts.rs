@@ -118,3 +118,47 @@ fn general_text_on_locks_does_not_hide_the_cause() {
         "plan failed: Error acquiring the state lock: Error message: dial tcp: connection refused"
     );
 }
+
+#[test]
+fn failed_action_is_no_code_error() {
+    // Terraform 1.14.3: an action after an update fails.
+    let told = diagnostic(
+        "Error when invoking action",
+        "exit status 1",
+        Some(("main.tf", 21)),
+    );
+    let mut said = Said {
+        diagnostics: vec![told],
+        ..Said::default()
+    };
+    said.actions
+        .insert("action.acting_call.purge".into(), FAILED_ACTION);
+    let f = failure("apply", FAILED, &said);
+    assert_is(&f, Configuration, reason::APPLY_FAILED, "");
+    assert!(
+        f.message.contains("action.acting_call.purge failed: ")
+            && f.message.contains("-invoke=action.acting_call.purge"),
+        "{}",
+        f.message
+    );
+}
+
+#[test]
+fn only_a_destroy_with_kept_objects_has_forgotten() {
+    // OpenTofu 1.12.6.
+    let forgotten = || {
+        diagnostic(
+            "Destroy was successful but left behind forgotten instances",
+            "As requested, OpenTofu has not deleted some remote objects",
+            None,
+        )
+    };
+    let of = |diagnostics| {
+        has_forgotten(&Said {
+            diagnostics,
+            ..Said::default()
+        })
+    };
+    assert!(of(vec![forgotten()]));
+    assert!(!of(vec![forgotten(), diagnostic("other", "", None)]) && !of(vec![]));
+}

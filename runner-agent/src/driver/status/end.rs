@@ -114,7 +114,16 @@ impl StatusView {
         match ending {
             // Handled above.
             Ending::Released | Ending::Queued => {}
-            Ending::NoChanges => self.status.message = Some("no changes".to_owned()),
+            Ending::NoChanges => {
+                // A refresh plans outputs and moves of the code too, which are no drift.
+                let counts = self.status.plan.as_ref().map(|plan| plan.counts);
+                let rest = counts.filter(|counts| counts.outputs | counts.moved > 0);
+                let rest = rest.map(|counts| {
+                    let summary = counts.summary();
+                    format!("; the code has {summary} that an apply would put into the state")
+                });
+                self.status.message = Some(format!("no changes{}", rest.unwrap_or_default()));
+            }
             Ending::Planned if result == Some(RunResult::Drifted) => {
                 let text = format!(
                     "objects differ from the state: {}; neither they nor the state were changed",
@@ -177,6 +186,12 @@ impl StatusView {
             self.status.result = Some(result);
             self.status.completion_time = Some(whole_seconds(now));
         }
+    }
+
+    /// Whether the apply's state was overwritten by another client.
+    pub(in crate::driver) fn has_lost_state(&self) -> bool {
+        let failure = self.failure.as_ref();
+        failure.is_some_and(|failure| failure.reason == reason::STATE_OVERWRITTEN)
     }
 
     /// Builds the failure of a cause: the step's message with the class of the cause.

@@ -76,6 +76,55 @@ fn terminal_shows_repeated_events_once() {
 }
 
 #[test]
+fn actions_are_shown_and_may_have_changed_something() {
+    // The form of Terraform 1.14.3.
+    let told = |kind: &str, words: &str| {
+        format!(
+            r#"{{"@level":"info","@message":"a.b (0): {words}","hook":{{"action":{{"addr":"action.acting_call.purge","module":"","action":"action.acting_call.purge","action_type":"acting_call","action_key":null}},"resource":{{"addr":"a.b"}},"lifecycle":{{"trigger_event":"BeforeCreate"}}}},"type":"{kind}"}}"#
+        )
+    };
+    let planned = told("planned_action_invocation", "Plan to invoke");
+    let (begun, ended, failed) = (
+        told("action_start", "Action Started"),
+        told("action_complete", "Action Complete"),
+        told("action_errored", "Action Errored"),
+    );
+    let of = |lines: &[&str]| {
+        let (text, said, operations, notices) = feed(lines);
+        assert!(!text.contains('{'), "{text}");
+        (
+            said.invoked().unwrap_or_default(),
+            operations.changed(),
+            notices,
+        )
+    };
+    assert_eq!(of(&[&planned]).1, Changed::None);
+    let (words, changed, notices) = of(&[&planned, &begun]);
+    assert_eq!(
+        (words.as_str(), changed),
+        ("action.acting_call.purge was begun", Changed::Unknown)
+    );
+    assert!(
+        matches!(&notices[0], Notice::Progress(p) if p.current.as_deref() == Some("action.acting_call.purge")),
+        "{notices:?}"
+    );
+    let (words, changed, _) = of(&[&begun, &failed]);
+    assert_eq!(
+        (words.as_str(), changed),
+        ("action.acting_call.purge failed", Changed::Unknown)
+    );
+    let (words, changed, _) = of(&[&begun, &ended]);
+    assert_eq!(
+        (words.as_str(), changed),
+        ("action.acting_call.purge ended", Changed::Some)
+    );
+    // A later form of an event loses its message to nothing.
+    let (text, ..) =
+        feed(&[r#"{"@message":"shown","hook":{"action":[1]},"outputs":[],"type":"later"}"#]);
+    assert_eq!(text, "shown\n");
+}
+
+#[test]
 fn apply_reports_progress_and_outputs() {
     let start = |n: u32| {
         format!(

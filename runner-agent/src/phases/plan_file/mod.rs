@@ -169,6 +169,12 @@ pub(super) fn read(file: &File, facts: impl Into<PlanFacts>) -> Read<Kept> {
     })
 }
 
+/// The serial number of the state that a plan was made with.
+pub(super) fn serial(file: &File) -> Option<u64> {
+    let archive = Archive::open(file).ok()?;
+    Some(State::kept(archive.member(STATE).ok()?.0).ok()?.serial)
+}
+
 impl Kept {
     /// Compares the file's copies of configuration and state with its origin.
     ///

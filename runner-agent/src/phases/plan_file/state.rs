@@ -125,7 +125,7 @@ struct Object {
 /// A state's managed objects and outputs.
 #[derive(Debug, Default)]
 pub(in crate::phases) struct State {
-    serial: u64,
+    pub(super) serial: u64,
     lineage: String,
     objects: BTreeMap<Name, Object>,
     outputs: BTreeMap<String, [Content; 2]>,

@@ -55,6 +55,31 @@ fn changes_are_counted_as_the_tools_count() {
 }
 
 #[test]
+fn unknown_part_is_named_and_needs_a_person() {
+    let plan = json!({
+        "format_version": "1.3", "deferred_changes": [], "checks": [], "resource_changes": [change("a.b", &["create"], false)],
+        "mystery_changes": [{"address": "x"}],
+    });
+    let printed = read_plan(plan.to_string().as_bytes(), BTreeSet::new()).unwrap();
+    let mut own = PlanFacts::default();
+    own.take_unknown(&printed);
+    assert!(own.counts.unread);
+    assert_eq!(
+        printed.lines(),
+        [
+            "? mystery_changes (not known to this release of Pawl)",
+            "+ a.b"
+        ]
+    );
+    let why = own.unknown().unwrap_or_default();
+    assert!(why.ends_with("does not know: mystery_changes"), "{why}");
+    let mut known = PlanFacts::default();
+    let plan = json!({"resource_changes": [], "action_invocations": [], "deferred_action_invocations": []});
+    known.take_unknown(&read_plan(plan.to_string().as_bytes(), BTreeSet::new()).unwrap());
+    assert!(!known.counts.unread && known.unknown().is_none());
+}
+
+#[test]
 fn destroys_come_first_in_a_long_list() {
     let mut list: Vec<_> = (0..300)
         .map(|i| change(&format!("a.new[{i}]"), &["create"], false))
