@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{GATE, start, start_with};
+use crate::common::{GATE, UNLOCKED, start, start_with};
 use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use serde_json::json;
 
@@ -140,13 +140,15 @@ async fn deadline_in_a_wait_for_a_lock_names_its_holder() {
 
 #[tokio::test]
 async fn overwritten_state_is_indeterminate() {
-    // The backend of these attempts does not lock.
     let pull = |name: &str| {
         format!(
             r#"echo '{{"version":4,"serial":2,"lineage":"x","resources":[{{"mode":"managed","type":"a","name":"{name}","instances":[{{"attributes":{{"id":"1"}}}}]}}]}}'"#
         )
     };
-    let mut a = start(&json!({}), &[("STATE", &pull("of_another"))]);
+    let mut a = start(
+        &json!({}),
+        &[("INIT", UNLOCKED), ("STATE", &pull("of_another"))],
+    );
     a.end().await;
     let status = a.api.status();
     let failure = status.failure.unwrap();
@@ -159,7 +161,7 @@ async fn overwritten_state_is_indeterminate() {
         )
     );
     assert_eq!(status.journal.unwrap().not_recorded, ["a.b"]);
-    let mut a = start(&json!({}), &[("STATE", &pull("b"))]);
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &pull("b"))]);
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }
 

@@ -2,20 +2,22 @@
 
 use std::{fs, time::Duration};
 
-use crate::common::{manual, start, start_with};
+use crate::common::{UNLOCKED, manual, start, start_with};
 use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use runner_agent::settings::PROGRESS_EVERY;
 use serde_json::json;
 
 #[tokio::test]
 async fn automatic_run_is_applied_with_six_writes() {
-    let mut a = start(&json!({}), &[]);
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED)]);
     let status = a.ends(0).await;
     assert_eq!(
         (status.phase, status.result),
         (Some(Phase::Succeeded), Some(RunResult::Applied))
     );
-    assert_eq!(a.ledger(), ["init", "plan", "show", "show", "apply"]);
+    // Such a state is read back.
+    let ran = ["init", "plan", "show", "show", "apply", "state"];
+    assert_eq!(a.ledger(), ran);
     assert_eq!(
         a.api.writes(),
         6,
@@ -128,8 +130,7 @@ async fn approved_plan_is_applied_by_the_same_process() {
 
 #[tokio::test]
 async fn plans_without_an_apply_have_their_result() {
-    const DRIFT: &str =
-        r#"{"resource_drift":[{"address":"a.b","change":{"actions":["delete"]}}]}"#;
+    const DRIFT: &str = r#"{"resource_drift":[{"address":"a.b","change":{"actions":["delete"]}}]}"#;
     const OUTPUT: &str = r#"{"output_changes":{"o":{"actions":["create"]}}}"#;
     let rows = [
         (
@@ -159,7 +160,8 @@ async fn plans_without_an_apply_have_their_result() {
             RunResult::Destroyed,
         ),
     ];
-    for (more, env, result) in rows {
+    for (more, mut env, result) in rows {
+        env.push(("INIT", UNLOCKED));
         let mut a = start(&more, &env);
         assert_eq!(a.end().await, 0, "{result}");
         let status = a.api.status();
@@ -171,6 +173,33 @@ async fn plans_without_an_apply_have_their_result() {
             status.history.iter().any(|line| line.contains("no lock")),
             of_an_apply,
             "of an apply only"
+        );
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_worked_are_tried_again() {
+    const READ: &str =
+        r#"{"@message":"r","type":"refresh_complete","hook":{"resource":{"addr":"a.b"}}}"#;
+    let refused = |before: &str, summary: &str| {
+        format!(
+            "printf '%s\\n' '{before}' '{{\"@message\":\"e\",\"type\":\"diagnostic\",\"diagnostic\":{{\"severity\":\"error\",\"summary\":\"{summary}\",\
+             \"detail\":\"StatusCode: 403, api error ExpiredToken: x\"}}}}'; exit 1"
+        )
+    };
+    let of_provider = "reading EC2 VPC";
+    for (before, summary, class) in [
+        ("", of_provider, FailureClass::Credentials),
+        (READ, of_provider, FailureClass::Transient),
+        ("", "Error refreshing state", FailureClass::Transient),
+    ] {
+        let mut a = start(&json!({}), &[("PLAN", &refused(before, summary))]);
+        a.end().await;
+        let failure = a.api.status().failure.unwrap();
+        assert_eq!(
+            (failure.class, failure.reason.as_str()),
+            (class, reason::UNAUTHORIZED),
+            "{failure:?}"
         );
     }
 }

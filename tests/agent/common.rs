@@ -35,13 +35,16 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Blocks the tool until [`Attempt::open`] or the end of its test, even if a child of it is killed.
 pub(crate) const GATE: &str = "until [ -e $LEDGER.open ] || [ ! -e $LEDGER ]; do sleep 0.02; done";
 
+/// An `init` with a backend that does not lock.
+pub(crate) const UNLOCKED: &str = r#"echo '{"backend":{"type":"http","config":{"address":"http://state/x"}}}' > .terraform/terraform.tfstate"#;
+
 /// The tool: a script that records its executions and runs the commands in the run's environment.
 const TOOL: &str = r#"#!/bin/sh
-[ "$1$STATE" = state ] || echo "$1" >> "$LEDGER"
+echo "$1" >> "$LEDGER"
 case "$1" in
 init)
   mkdir -p .terraform/providers
-  echo '{"backend":{"type":"http","config":{"address":"http://user:pass@state/x"}}}' > .terraform/terraform.tfstate
+  echo '{"backend":{"type":"http","config":{"address":"http://user:pass@state/x","lock_address":"http://user:pass@state/x"}}}' > .terraform/terraform.tfstate
   echo '# lock' > .terraform.lock.hcl
   eval "$INIT" ;;
 plan)
