@@ -264,9 +264,9 @@ pub fn attempt_path(namespace: &str, run: &str, attempt: u32) -> String {
     format!("/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}")
 }
 
-/// The path of a repository's snapshots. The UID identifies the repository.
+/// The path of a repository's snapshots in format 2. The UID identifies the repository. A process of a release with another format finds none here.
 pub fn snapshots_path(namespace: &str, uid: &str) -> String {
-    format!("/v1/namespaces/{namespace}/repositories/{uid}/snapshots")
+    format!("/v1/namespaces/{namespace}/repositories/{uid}/snapshots-2")
 }
 
 /// The path of the revisions that runs requested and that are not stored: a stream of lists, one line per change.

@@ -15,6 +15,10 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("repository::planned_and_applied_later", planned_and_applied),
         Test::new("repository::unusable_repositories_are_refused", refused),
+        Test::new(
+            "repository::computed_state_key_is_the_one_of_a_clone",
+            computed,
+        ),
     ]
 }
 
@@ -31,7 +35,7 @@ fn planned_and_applied(lab: &Lab) -> Result<()> {
     let address = state.url("network");
     let code = format!(
         "terraform {{\n  backend \"http\" {{\n    address        = \"{address}\"\n    lock_address   = \"{address}\"\n    \
-         unlock_address = \"{address}\"\n  }}\n}}\nresource \"terraform_data\" \"a\" {{}}\n"
+         unlock_address = \"{address}\"\n  }}\n}}\nresource \"terraform_data\" \"a\" {{\n  input = basename(abspath(\"..\"))\n}}\n"
     );
     let sha = repo.commit(
         "next",
@@ -63,8 +67,45 @@ fn planned_and_applied(lab: &Lab) -> Result<()> {
     place.approve(&text)?;
     ensure!(git.requests("stacks") == asked, "fetched again");
     let applied = state.current("network").unwrap_or_default();
-    ensure!(applied["resources"][0]["name"] == "a", "{applied}");
+    let resource = &applied["resources"][0];
+    ensure!(resource["name"] == "a", "{applied}");
+    // The directory has the name of the clone's.
+    let input = &resource["instances"][0]["attributes"]["input"];
+    ensure!(input.to_string().contains("\"stacks\""), "{input}");
     ensure!(state.lock("network").is_none(), "the lock is held");
+    Ok(())
+}
+
+/// Terragrunt asks git for the repository's name.
+fn computed(lab: &Lab) -> Result<()> {
+    if !lab.has_terragrunt() {
+        return Ok(());
+    }
+    let (place, files, runtime) = (lab.units("units")?, tempfile::tempdir()?, runtime()?);
+    let loopback = "127.0.0.1:0".parse()?;
+    let (git, state) = runtime.block_on(async {
+        tokio::try_join!(
+            GitServer::start(loopback, files.path()),
+            StateServer::start(loopback)
+        )
+    })?;
+    let key = "${basename(get_repo_root())}/${get_path_from_repo_root()}";
+    let unit = format!(
+        "remote_state {{\n  backend = \"http\"\n  config = {{ address = \"{}\" }}\n}}\n",
+        state.url(key)
+    );
+    let code = "terraform {\n  backend \"http\" {}\n}\nresource \"terraform_data\" \"a\" {}\n";
+    git.create("team/infra-live")?.commit(
+        "main",
+        &[("live/a/terragrunt.hcl", &unit), ("live/a/main.tf", code)],
+    )?;
+    let url = format!("{}//live/a?ref=main", git.url("team/infra-live"));
+    place.run(&["apply", &url, "--auto-approve"])?.with(0)?;
+    ensure!(
+        state.current("infra-live/live/a").is_some(),
+        "states: {:?}",
+        state.all("")
+    );
     Ok(())
 }
 

@@ -60,7 +60,10 @@ async fn contents(scene: Scene) -> Result<()> {
     scene.ends("lambda", RunResult::Planned).await?;
     let log = scene.log("lambda").await?;
     holds(&log, &oid(&there))?;
-    holds(&log, "outside of the stack, these are pointers of Git LFS")?;
+    holds(
+        &log,
+        "these files are left out, since they are only pointers of Git LFS",
+    )?;
     let status = scene
         .fails(
             "app",

@@ -160,7 +160,9 @@ impl Login {
 
 /// A part of a host: `[USER@]HOST[:PORT][/PATH]`.
 pub fn part(text: &str) -> Option<Url> {
-    Url::parse(&format!("https://{}", text.trim_end_matches('/')))
+    let url = Url::parse(&format!("https://{}", text.trim_end_matches('/')))?;
+    let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['?', '#', '*']);
+    (url.path().is_empty() || url.path().split('/').all(is_name)).then_some(url)
 }
 
 /// The logins of a source: its own, which is the only one for the source itself, and further ones, which come first for its submodules.
@@ -230,7 +232,9 @@ mod tests {
         assert!(org.covers("Dev.azure.com", "org/p/_git/r") && org.covers("dev.azure.com", "org"));
         assert!(!org.covers("dev.azure.com", "organ/p") && !org.covers("other", "org"));
         assert_eq!(login("h:8443", true, false).scope(), "https://h:8443/");
-        assert!(part("h/a b").is_none() && part("u:p@h").is_none());
+        for broken in ["h/a b", "u:p@h", "h/../x", "h//x", "h/a?b", "h/'$(x)'"] {
+            assert!(part(broken).is_none(), "{broken}");
+        }
         let logins = [
             login("h", true, false),
             login("h/a", true, false),

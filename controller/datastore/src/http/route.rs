@@ -202,7 +202,7 @@ const OF_UID: [Row<Route>; 7] = [
     }),
 ];
 
-const SNAPSHOTS: &str = "/v1/namespaces/{namespace}/repositories/{uid}/snapshots";
+const SNAPSHOTS: &str = "/v1/namespaces/{namespace}/repositories/{uid}/snapshots-2";
 const OF_SNAPSHOTS: [Row<Route>; 4] = [
     ("PUT", "/{revision}", |asked| {
         asked.of_sources(SnapshotAsk::Put(asked.revision()?))

@@ -221,7 +221,7 @@ fn random_paths_give_only_valid_names() {
             path = [
                 "/v1/namespaces/team/runs/net/attempts/1",
                 "/v1/namespaces/team/uids/u1",
-                "/v1/namespaces/team/repositories/u1/snapshots",
+                "/v1/namespaces/team/repositories/u1/snapshots-2",
                 "/apis/read.pawl.run/v1alpha1/namespaces/team",
             ][rng.random_range(0..4)]
             .to_owned();
