@@ -76,6 +76,7 @@ impl Approval {
         let destroyed = changes.destroy.saturating_sub(changes.replace);
         self.mode == ApprovalMode::Automatic
             && !changes.unread
+            && !changes.again
             && self.automatic_when.is_none_or(|most| {
                 destroyed <= most.max_destroy
                     && changes.replace <= most.max_replace
@@ -84,7 +85,7 @@ impl Approval {
     }
 
     /// Who approves the plan of a run in this phase. The plan of an Automatic run is in `AwaitingApproval` only when it
-    /// exceeds `automaticWhen` or is unread, and then a person approves it.
+    /// exceeds `automaticWhen`, is unread or comes again, and then a person approves it.
     pub fn mode_in(&self, phase: Option<Phase>) -> ApprovalMode {
         match (self.mode, phase) {
             (ApprovalMode::Automatic, Some(Phase::AwaitingApproval)) => ApprovalMode::Manual,

@@ -7,7 +7,8 @@ use std::{
     path::Path,
 };
 
-use crds::{Failure, Operation, Reason};
+use crds::{Failure, Operation, Reason, changes_digest, names};
+use kube::ResourceExt as _;
 
 use super::{
     Events, Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell,
@@ -177,7 +178,15 @@ impl PhaseRunner {
         }
         // Kill the processes that reading the plan left, so that they cannot change files while they are stored.
         self.kill_others().await;
-        let has_changes = exit.code == 2;
+        let applied = made.run.annotations().get(names::APPLIED);
+        // Values of outputs are no objects: where nothing else differs from applied content, nothing drifted.
+        let has_changes = exit.code == 2 && !(applied.is_some() && facts.counts.only_outputs());
+        if exit.code == 2 && !has_changes {
+            self.say("only outputs differ, which is no drift; nothing is applied")
+                .await;
+        }
+        let digest = changes_digest(&facts.lines());
+        facts.counts.again = has_changes && digest.as_ref().is_some_and(|own| applied == Some(own));
         let bundle = self
             .store_plan(&made, &parts, (text, json), (has_changes, facts.counts))
             .await?;
