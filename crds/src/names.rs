@@ -70,12 +70,15 @@ pub const UNVERIFIED: &str = "pawl.run/unverified";
 pub const FREEZE: &str = "pawl.run/freeze";
 /// Label of a namespace: `true` requires that another person than the requesters approves a run.
 pub const FOUR_EYES: &str = "pawl.run/four-eyes";
-/// Annotation of a layer's run: the cause, as a [`crate::Trigger`]. Only the controller writes this and the next four.
+/// Annotation of a layer's run: the cause, as a [`crate::Trigger`]. Only the controller writes this and the next five.
 pub const TRIGGER: &str = "pawl.run/trigger";
 /// Annotation of a layer's run: the layer's `status.source.content` at creation.
 pub const CONTENT: &str = "pawl.run/content";
 /// Annotation of a layer's run: digest of the settings at creation.
 pub const SETTINGS: &str = "pawl.run/settings";
+/// Annotation of a layer's run of content that was applied before, so that its changes are drift: the digest of the changes that were
+/// applied last, or `none`.
+pub const APPLIED: &str = "pawl.run/applied";
 /// Annotation of a layer's run with requesters: digest of the layer's fields that determine what its runs do, at creation.
 pub const LAYER_SPEC: &str = "pawl.run/layer-spec";
 /// Label of a layer's run: name of the layer.

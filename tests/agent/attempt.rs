@@ -558,3 +558,52 @@ async fn work_directory_is_emptied() {
     a.work.clean();
     assert_eq!(fs::read_dir(&a.settings.work).unwrap().count(), 0);
 }
+
+const OUTPUTS: &str =
+    r#"{"errored":false,"resource_changes":[],"output_changes":{"t":{"actions":["update"]}}}"#;
+
+/// A clock in an output would be applied with each look.
+#[tokio::test]
+async fn outputs_alone_are_no_drift() {
+    for (applied, result) in [
+        (None, RunResult::Applied),
+        (Some("none"), RunResult::NoChanges),
+    ] {
+        let mut a = start_with(&json!({}), &[("PLAN_JSON", OUTPUTS)], |_, api| {
+            if let Some(applied) = applied {
+                api.annotate(names::APPLIED, applied);
+            }
+        });
+        let status = a.ends(0).await;
+        assert_eq!(status.result, Some(result), "{applied:?}: {}", a.log());
+        assert_eq!(
+            a.log().contains("only outputs differ, which is no drift"),
+            applied.is_some()
+        );
+    }
+}
+
+#[tokio::test]
+async fn changes_that_come_again_wait_for_a_person() {
+    let own = crds::changes_digest(&["+ a.b".to_owned()]).unwrap();
+    for (applied, waits) in [("none", false), ("0011223344556677", false), (&*own, true)] {
+        let mut a = start_with(&json!({}), &[], |_, api| {
+            api.annotate(names::APPLIED, applied)
+        });
+        if waits {
+            a.waits().await;
+            let plan = a.api.status().plan.unwrap();
+            assert_eq!(
+                (plan.counts.again, &*plan.summary),
+                (true, "+1 ~0 -0, again")
+            );
+            assert_eq!(plan.changes_digest.as_ref(), Some(&own));
+            a.api.approve();
+        }
+        assert_eq!(
+            a.ends(0).await.result,
+            Some(RunResult::Applied),
+            "{applied}"
+        );
+    }
+}

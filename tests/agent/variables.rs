@@ -6,7 +6,7 @@ use harness::cluster::gobuild::Toolset;
 use serde_json::{Value, json};
 use servers::state::StateServer;
 
-use crate::common::start_with;
+use crate::common::{alone, start_with};
 
 /// Types of the language, with texts that the tool takes for them.
 const MEMBERS: &[(&str, &[&str])] = &[
@@ -104,6 +104,7 @@ async fn texts_arrive_as_the_tool_reads_its_environment() {
     let Some(tools) = Toolset::of_suite(&["tofu"]).unwrap() else {
         return;
     };
+    alone();
     let tofu = tools.path("tofu").unwrap();
     let members = members();
     let mut code: String = members.iter().map(|(_, code, _)| code.as_str()).collect();

@@ -229,6 +229,7 @@ async fn only_the_controller_creates_runs_of_a_layer(world: World) -> Result<()>
         ("annotations", names::TRIGGER),
         ("annotations", names::CONTENT),
         ("annotations", names::SETTINGS),
+        ("annotations", names::APPLIED),
         ("annotations", names::LAYER_SPEC),
         ("annotations", names::PLAN),
     ]

@@ -121,6 +121,7 @@ fn cause(
         operation: Operation::Destroy,
         remediation: layer.spec.remediation.on_delete,
         answers: None,
+        applied: None,
     };
     if let Some(asked) = triggers::asked(s) {
         return Ok(Cause {

@@ -148,6 +148,7 @@ fn remembered(run: &RunSummary, at: Timestamp) -> LayerRun {
         settings: run.settings.to_string(),
         trigger: run.trigger,
         result: run.result,
+        changes: run.applied_changes().map(str::to_owned),
         at: whole_seconds(at),
     }
 }

@@ -35,6 +35,9 @@ pub struct PlanSummary {
     /// `None` once the run has ended.
     pub checksum: Option<Box<str>>,
     pub state_key: Option<Box<str>>,
+    /// Digest of its lines of changes.
+    #[serde(default)]
+    pub changes: Option<Box<str>>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -92,6 +95,7 @@ impl RunSummary {
                 summary: plan.summary.as_str().into(),
                 checksum: (stage != Stage::Ended).then(|| plan.checksum.as_str().into()),
                 state_key: plan.state_key.as_deref().map(Into::into),
+                changes: plan.changes_digest.as_deref().map(Into::into),
             });
         let failure = status
             .and_then(|status| status.failure.as_ref())
@@ -164,6 +168,13 @@ impl RunSummary {
     pub fn is_settled(&self) -> bool {
         matches!(self.result, Some(RunResult::NoChanges | RunResult::Applied))
             && self.operation != Operation::Destroy
+    }
+
+    /// Digest of the changes that it applied.
+    pub fn applied_changes(&self) -> Option<&str> {
+        let plan = self.plan.as_ref()?;
+        let applied = self.result == Some(RunResult::Applied);
+        plan.changes.as_deref().filter(|_| applied)
     }
 
     /// Whether its layer withdrew it before any apply. Its content counts as not planned then.

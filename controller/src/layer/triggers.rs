@@ -26,6 +26,8 @@ pub(super) struct Cause {
     pub(super) remediation: Remediation,
     /// The value of `pawl.run/plan` that it answers.
     pub(super) answers: Option<String>,
+    /// If its content was applied before: the digest of the changes that were applied last, or `none`.
+    pub(super) applied: Option<String>,
 }
 
 /// The run that is due: for a request, else a commit, a retry or a drift check. None is due while a run is in progress: once
@@ -114,7 +116,15 @@ fn cause(s: &Situation<'_>, wanted: &Wanted, trigger: Trigger, id: String) -> Ca
         operation,
         remediation,
         answers: None,
+        applied: drifts.then(|| applied(s)),
     }
+}
+
+/// What the last apply changed, unless a look found the changes gone since.
+fn applied(s: &Situation<'_>) -> String {
+    let last = s.facts.last_apply.as_ref();
+    last.and_then(|run| run.changes.clone())
+        .unwrap_or_else(|| "none".to_owned())
 }
 
 impl Cause {
@@ -132,6 +142,9 @@ impl Cause {
             names::CONTENT: self.content,
             names::SETTINGS: effective.digest,
         });
+        if let Some(applied) = &self.applied {
+            annotations[names::APPLIED] = applied.as_str().into();
+        }
         if let Some(answers) = &self.answers {
             annotations[names::PLAN] = answers.as_str().into();
         }

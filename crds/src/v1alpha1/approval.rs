@@ -79,6 +79,7 @@ impl Approval {
         self.mode == ApprovalMode::Automatic
             && !changes.unread
             && !changes.other_state
+            && !changes.again
             && self.automatic_when.is_none_or(|most| {
                 destroyed <= most.max_destroy
                     && changes.replace <= most.max_replace
@@ -87,7 +88,7 @@ impl Approval {
     }
 
     /// Who approves the plan of a run in this phase. The plan of an Automatic run is in `AwaitingApproval` only when it
-    /// exceeds `automaticWhen`, is unread or is of another state, and then a person approves it.
+    /// exceeds `automaticWhen`, is unread, is of another state or comes again, and then a person approves it.
     pub fn mode_in(&self, phase: Option<Phase>) -> ApprovalMode {
         match (self.mode, phase) {
             (ApprovalMode::Automatic, Some(Phase::AwaitingApproval)) => ApprovalMode::Manual,

@@ -168,6 +168,10 @@ pub struct LayerRun {
     /// Its result; empty while its plan waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
+    /// Digest of the changes that it applied, by address and action; empty if it applied none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub changes: Option<String>,
     /// When its plan was made, or when it was applied.
     pub at: Time,
 }

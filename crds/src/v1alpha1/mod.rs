@@ -38,7 +38,7 @@ pub use layer_status::{
 };
 pub use outputs::{OnDestroy, OutputItem, OutputRef, Outputs, OutputsObject, OutputsStatus};
 pub use phase::{Phase, RunResult};
-pub use plan::{Changes, PlanStatus};
+pub use plan::{Changes, PlanStatus, changes_digest};
 pub use repository::{
     Commit, RefFailure, RefStatus, TerraformRepository, TerraformRepositorySpec,
     TerraformRepositoryStatus, Webhook,

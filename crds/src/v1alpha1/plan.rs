@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 /// The waiting plan, or the last one.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
@@ -47,12 +48,23 @@ pub struct PlanStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 51), inner(length(max = 256)))]
     pub changes: Vec<String>,
+    /// Digest of the changes by address and action: 16 hexadecimal digits. Equal digests are the same changes, with whatever values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub changes_digest: Option<String>,
+}
+
+/// Digest of the lines of a plan's changes; `None` without any. It does not cover values: a clock changes the same attribute each time.
+pub fn changes_digest(lines: &[String]) -> Option<String> {
+    let digest = Sha256::digest(lines.join("\n"));
+    let short = digest.iter().take(8).map(|byte| format!("{byte:02x}"));
+    (!lines.is_empty()).then(|| short.collect())
 }
 
 /// The number of changes in a plan, in Terraform's terms. A replaced resource counts in `replace`, `add` and `destroy`,
 /// as in the tools.
 ///
-/// `moved`, `drifted` and `invoke` are omitted when they are 0, `unread` and `otherState` when they are false.
+/// `moved`, `drifted` and `invoke` are omitted when they are 0, `unread`, `otherState` and `again` when they are false.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Changes {
@@ -87,6 +99,10 @@ pub struct Changes {
     /// whatever the mode. The apply makes this state the one of the stack.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub other_state: bool,
+    /// Whether a layer's look for drift found the same changes that were applied last at this commit: they come again each time, and a
+    /// person has to approve the plan, whatever the mode.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub again: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -104,6 +120,11 @@ impl Changes {
     /// Changes of the state that the tools make without a report: imports, forgets, moves, outputs, and what drifted.
     pub const fn is_silent(&self) -> bool {
         (self.import | self.forget | self.moved | self.outputs | self.drifted) > 0
+    }
+
+    /// Whether only values of outputs change.
+    pub const fn only_outputs(&self) -> bool {
+        self.outputs > 0 && self.operations() == 0 && (self.import | self.forget | self.moved) == 0
     }
 
     /// The counts in short: `+2 ~0 -1`, with other counts only when they are not 0; at most 200 characters.
@@ -132,6 +153,7 @@ impl Changes {
         for (is, words) in [
             (self.unread, ", unread"),
             (self.other_state, ", another state"),
+            (self.again, ", again"),
         ] {
             if is {
                 text.push_str(words);
@@ -180,7 +202,7 @@ mod tests {
                 .map(|name| ((*name).to_owned(), json!(u32::MAX)))
                 .collect(),
         );
-        (all.unread, all.other_state) = (true, true);
+        (all.unread, all.other_state, all.again) = (true, true, true);
         assert!(all.summary().len() <= 200, "{}", all.summary());
     }
 

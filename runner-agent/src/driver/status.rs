@@ -301,6 +301,7 @@ impl StatusView {
             platform: Some(plan.platform),
             bundle: plan.bundle,
             state_key: plan.state_key,
+            changes_digest: crds::changes_digest(&plan.lines),
             changes: plan.lines,
         });
     }

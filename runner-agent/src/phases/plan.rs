@@ -7,7 +7,8 @@ use std::{
     path::Path,
 };
 
-use crds::{Failure, FailureClass, Operation, Reason};
+use crds::{Failure, FailureClass, Operation, Reason, changes_digest, names};
+use kube::ResourceExt as _;
 
 use super::{
     Events, Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell,
@@ -216,7 +217,16 @@ impl PhaseRunner {
         }
         // Kill the processes that reading the plan left, so that they cannot change files while they are stored.
         self.kill_others().await;
-        let has_changes = is_changed(&facts);
+        let applied = made.run.annotations().get(names::APPLIED);
+        let changes = is_changed(&facts);
+        // Values of outputs are no objects: where nothing else differs from applied content, nothing drifted.
+        let has_changes = changes && !(applied.is_some() && facts.counts.only_outputs());
+        if changes && !has_changes {
+            self.say("only outputs differ, which is no drift; nothing is applied")
+                .await;
+        }
+        let digest = changes_digest(&facts.lines());
+        facts.counts.again = has_changes && digest.as_ref().is_some_and(|own| applied == Some(own));
         let bundle = self
             .store_plan(&made, &parts, (text, json), (has_changes, facts.counts))
             .await?;

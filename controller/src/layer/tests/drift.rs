@@ -298,3 +298,32 @@ fn on_drift_sets_operation_and_approval_of_the_run() {
         assert_eq!(spec.approval.mode, mode, "{word}");
     }
 }
+
+/// The agent compares its changes with these, and ends without an apply where only outputs differ.
+#[test]
+fn drift_run_names_the_changes_applied_last() {
+    let applied = |world: &World| {
+        let annotations = world.open().unwrap().metadata.annotations.clone();
+        annotations.unwrap_or_default().get(names::APPLIED).cloned()
+    };
+    let mut world = World::new().commit(1, "a").settled();
+    assert_eq!(applied(&world), None, "a commit is no drift");
+    world.waits(1);
+    let digest = json!({"status": {"plan": {"changesDigest": "0011223344556677"}}});
+    let run = world.open_name();
+    world.merge_run(&run, &digest);
+    world.ends(RunResult::Applied).settle();
+    assert_eq!(
+        world.status().last_apply.unwrap().changes.as_deref(),
+        Some("0011223344556677")
+    );
+    world.later(60 * 27).settle();
+    assert_eq!(applied(&world).as_deref(), Some("0011223344556677"));
+    world.begins().ends(RunResult::NoChanges).settle();
+    world.later(60 * 27).settle();
+    assert_eq!(
+        applied(&world).as_deref(),
+        Some("none"),
+        "they were gone in between"
+    );
+}
