@@ -89,7 +89,10 @@ const phaseFacets = { phase: phases.map((value) => ({ value, count: 3333 })) };
 
 function answer(path, query, method) {
   if (path === 'login/token' || path === 'login/code') return (state.isIn = true), me;
-  if (path === 'logout') return (state.isIn = false), undefined;
+  if (path === 'logout') {
+    for (const stream of streams) stream.end();
+    return (state.isIn = false), undefined;
+  }
   if (!state.isIn) return [401, { status: 401, reason: 'Unauthorized', detail: 'Log in.' }];
   if (path === 'me') return me;
   if (state.fail === 'forbidden') return [403, { status: 403, reason: 'Forbidden', detail: 'terraformruns.pawl.run "7f3c" is forbidden: User "carol" cannot get resource "terraformruns" in API group "pawl.run" in the namespace "prod"' }];
@@ -141,6 +144,7 @@ export const server = createServer((request, response) => {
   response.setHeader('content-security-policy', CSP);
   const path = url.pathname.slice(BASE.length);
   if (path.startsWith('/api/v1/stream')) {
+    if (!state.isIn) return void response.writeHead(401).end();
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     streams.add(response);
     response.on('close', () => streams.delete(response));

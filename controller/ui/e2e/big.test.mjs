@@ -98,6 +98,15 @@ test('tabs share one stream, and the last one that is closed ends it', async () 
   const row = { kind: 'layer', namespace: 'team-0', name: 'network-0', row: { namespace: 'team-0', name: 'network-0', uid: 'u', repository: 'r', path: 'p', ref: 'main', state: 'Destroying', changedAt: null } };
   stream.write(`event: row\nid: 1-2\ndata: ${JSON.stringify(row)}\n\n`);
   await pages[0].locator('.state', { hasText: 'Destroying' }).waitFor();
+  // A stream that is cut goes on after its last event.
+  stream.destroy();
+  await pages[0].waitForTimeout(200);
+  assert.equal(await until(1), 1);
+  assert.equal([...streams][0].req.headers['last-event-id'], '1-2');
+  await pages[1].close();
+  // The other tab follows a logout.
+  await pages[0].getByRole('button', { name: 'Log out' }).click();
+  await pages[2].getByLabel('Log in with a token of the cluster').waitFor();
   for (const page of pages) await page.close();
   assert.equal(await until(0), 0);
 });
