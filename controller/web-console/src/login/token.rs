@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, body::Bytes, extract::State, response::Response};
+use axum::{Extension, body::Bytes, extract::State, http::HeaderMap, response::Response};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::{Console, api_server::Token, person::Method, problem::Problem, session::Session};
+use crate::{Console, api_server::Token, problem::Problem, session::Session};
 
 use super::{establish, parsed, refused};
 
@@ -20,11 +20,12 @@ pub struct Given {
 pub(super) async fn log_in(
     State(console): State<Arc<Console>>,
     Extension(earlier): Extension<Option<Session>>,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let given: Given = parsed(&body)?;
     // A token is often pasted with its line break.
     let token = Token::new(given.token.trim()).ok_or_else(Problem::unauthenticated);
     let token = token.map_err(refused)?;
-    establish(&console, earlier, token, Method::Token).await
+    establish(&console, &headers, earlier, token).await
 }
