@@ -53,6 +53,7 @@ const facets = { state: [{ value: 'Idle', count: 3334 }, { value: 'PlanNeeded', 
 const phaseFacets = { phase: phases.map((value) => ({ value, count: 3333 })) };
 
 function answer(path, query, method) {
+  if (path === 'login') return { oidc: '/pawl/login/oidc' };
   if (path === 'login/token' || path === 'login/code') return (state.isIn = true), me;
   if (path === 'logout') return (state.isIn = false), undefined;
   if (!state.isIn) return [401, { status: 401, reason: 'Unauthorized', detail: 'Log in.' }];
