@@ -320,6 +320,25 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
         bound == "a/pawl-server b/pawl-server pawl-system/pawl-server-sessions",
         "{bound}"
     );
+    let oidc = render(
+        &json!({"server.oidc.issuer": "https://git.example.com", "server.oidc.clientId": "pawl", "server.oidc.ca": "PEM",
+            "server.oidc.existingSecret": "client", "server.proxyBufferSize": 16384}),
+    )?;
+    for flag in [
+        "--proxy-buffer-size=16384",
+        "--oidc-issuer=https://git.example.com",
+        "--oidc-client-id=pawl",
+        "--oidc-client-secret-file=/pawl/oidc/clientSecret",
+        "--oidc-ca=/pawl/oidc-ca/ca.crt",
+    ] {
+        passes(&oidc, SERVER, flag)?;
+    }
+    let volumes = json!({"pod/volumes/0/secret/secretName": "client", "pod/volumes/1/configMap/name": "pawl-server-oidc-ca",
+        "container/volumeMounts/0/mountPath": "/pawl/oidc", "container/volumeMounts/1/mountPath": "/pawl/oidc-ca"});
+    holds(
+        &oidc,
+        json!({SERVER: volumes, "ConfigMap/pawl-server-oidc-ca": {"data/ca.crt": "PEM"}}),
+    )?;
     let tls = render(
         &json!({"server.hooks.enabled": true, "server.tls.existingSecret": "cert",
             "policies.install": false}),
@@ -520,6 +539,7 @@ async fn senseless_values_are_refused(_: World) -> Result<()> {
         {"server.hooks.port": "https"},
         {"server.url": "pawl.example.com"},
         {"server.behindTlsProxy": ["10.0.0.1"]},
+        {"server.proxyBufferSize": "16k"},
         {"sharedStates": ["team-a", "team-b"]},
         {"datastore.store": "ftp://x"},
         {"datastore.persistance": {"enabled": true}},

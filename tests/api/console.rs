@@ -1,5 +1,7 @@
 //! The web console on a real API server: who logs in, as whom, and what is refused.
 
+pub(crate) mod gitea;
+pub(crate) mod ingress;
 pub(crate) mod oidc;
 
 use std::sync::Arc;
@@ -88,8 +90,16 @@ impl Served {
     }
 
     async fn with(world: &World, settings: Settings) -> Result<Self> {
+        Self::reading(world, settings, api_server(world).await?).await
+    }
+
+    /// A console whose people reach this API server.
+    async fn reading(
+        world: &World,
+        settings: Settings,
+        api_server: api_server::ApiServer,
+    ) -> Result<Self> {
         let (stop, stopped) = watch::channel(false);
-        let api_server = api_server(world).await?;
         let secret = session::secret::read(&world.admin, None).await?;
         let console = Console::new(&settings, api_server, &secret, false, stopped.clone())?;
         let console = Arc::new(console);
@@ -144,6 +154,7 @@ fn settings(url: &str) -> Result<Settings> {
         url: url.parse()?,
         session_secret: None,
         behind_tls_proxy: Vec::new(),
+        proxy_buffer_size: 4096,
         oidc_issuer: None,
         oidc_client_id: None,
         oidc_client_secret_file: None,

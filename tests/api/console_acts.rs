@@ -289,23 +289,29 @@ async fn console(world: &World) -> Result<String> {
     serve(web_console::router(super::console::console(api_server)?)).await
 }
 
-async fn serve(router: Router) -> Result<String> {
+pub(crate) async fn serve(router: Router) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
     tokio::spawn(async move { axum::serve(listener, router).await });
     Ok(url)
 }
 
-async fn forward(State(client): State<Client>, request: Request) -> Response {
-    let (mut parts, body) = request.into_parts();
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+async fn forward(State(client): State<Client>, mut request: Request) -> Response {
+    let uri = request.uri().clone();
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let is_review = path.contains("selfsubjectreviews");
-    if parts.method != Method::GET && !is_review {
+    if *request.method() != Method::GET && !is_review {
         let mark = if path.contains('?') { '&' } else { '?' };
-        parts.uri = format!("{path}{mark}dryRun=All")
+        *request.uri_mut() = format!("{path}{mark}dryRun=All")
             .parse()
             .unwrap_or_default();
     }
+    pass(&client, request).await
+}
+
+/// Passes a request on to the API server, as it is.
+pub(crate) async fn pass(client: &Client, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 20)
         .await
         .unwrap_or_default();

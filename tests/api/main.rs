@@ -97,6 +97,8 @@ fn main() -> Result<ExitCode> {
         chart::datastore::tests(),
         conformance::tests(),
         console::tests(),
+        console::gitea::tests(),
+        console::ingress::tests(),
         console::oidc::tests(),
         console_acts::tests(),
         console_lists::tests(),

@@ -130,9 +130,7 @@ impl World {
         // This server is not shared with other suites: tests simulate kubelet and controllers on it, and the servers of this suite differ
         // in CRDs, policies and version.
         let issuer = Issuer::new()?;
-        let flags = issuer.flags();
-        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
-        let plane = ControlPlane::start(&flags).await?;
+        let plane = ControlPlane::start(&[], &[issuer.trusted()?]).await?;
         let access: Access = (*plane).clone();
         let world = Self {
             admin: access.client().await?,

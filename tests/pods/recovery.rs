@@ -90,6 +90,22 @@ async fn managed(scene: &Scene, name: &str, tool: &str, main: &str, more: Value)
         .map(drop)
 }
 
+/// A run whose agent was killed in its apply, on a state of its own, once a recovery is due.
+pub(crate) async fn lost(scene: &Scene, name: &str, stack: &str) -> Result<()> {
+    managed(scene, name, "OpenTofu", STACK, json!({"stack": stack})).await?;
+    scene.phase(name, Phase::Apply).await?;
+    until_created(scene, name, 3).await?;
+    Scene::kill(&scene.pod(name).await?, "runner-agent")?;
+    scene.closed(name).await?;
+    let said = accounted(scene, name).await?;
+    ensure!(said.wants_recovery(), "{said:?}");
+    let released = |s: &TerraformRunStatus| s.lease.is_none();
+    scene
+        .until(name, "without its lease", LATER, released)
+        .await
+        .map(drop)
+}
+
 fn raw(scene: &Scene, name: &str, rest: &str) -> Result<String> {
     scene.read(&format!("terraformruns/{name}/{rest}"))
 }

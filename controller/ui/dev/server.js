@@ -88,6 +88,7 @@ const facets = { state: ['InSync', 'AwaitingApproval', 'NotApplied', 'Drifted', 
 const phaseFacets = { phase: phases.map((value) => ({ value, count: 3333 })) };
 
 function answer(path, query, method) {
+  if (path === 'login') return { oidc: '/pawl/login/oidc' };
   if (path === 'login/token' || path === 'login/code') return (state.isIn = true), me;
   if (path === 'logout') {
     for (const stream of streams) stream.end();

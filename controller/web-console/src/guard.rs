@@ -146,6 +146,11 @@ fn is_own_page(address: &Address, headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
+/// Whether a proxy passed the request on.
+pub fn is_forwarded(headers: &HeaderMap) -> bool {
+    headers.contains_key(FORWARDED_PROTO) || headers.contains_key("x-forwarded-for")
+}
+
 /// Refuses to log in where others can read the connection.
 pub async fn confidential(
     State(console): State<Arc<Console>>,

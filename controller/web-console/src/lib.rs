@@ -75,6 +75,8 @@ pub struct Console {
     pub address: Address,
     /// Networks of proxies that terminate TLS.
     pub proxies: Vec<IpNet>,
+    /// Most bytes of an answer's head that they pass on.
+    proxy_buffer_size: usize,
     /// Whether the listener itself serves TLS.
     pub is_tls: bool,
     pub sessions: Sessions,
@@ -107,6 +109,7 @@ impl Console {
             deliveries: None,
             address: settings.url.clone(),
             proxies: settings.behind_tls_proxy.clone(),
+            proxy_buffer_size: settings.proxy_buffer_size,
             is_tls,
             sessions: Sessions::new(secret, &settings.url)?,
             codes: Codes::default(),

@@ -23,6 +23,10 @@ pub struct Settings {
     /// Networks of proxies that terminate TLS, in CIDR notation, separated by commas. X-Forwarded-Proto is believed from these alone.
     #[arg(long, env = "PAWL_BEHIND_TLS_PROXY", value_delimiter = ',')]
     pub behind_tls_proxy: Vec<IpNet>,
+    /// Most bytes of an answer's head that a proxy before the console passes on. 4096 is what nginx and ingress-nginx do by default
+    /// (`proxy_buffer_size`).
+    #[arg(long, env = "PAWL_PROXY_BUFFER_SIZE", default_value_t = 4096)]
+    pub proxy_buffer_size: usize,
     /// Issuer of the OIDC provider (https), exactly as in its tokens. The API server must trust it.
     #[arg(long, env = "PAWL_OIDC_ISSUER", requires = "oidc_client_id")]
     pub oidc_issuer: Option<String>,

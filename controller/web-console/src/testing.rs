@@ -87,6 +87,7 @@ pub(crate) fn console_of(url: &str, api_server: ApiServer) -> Console {
         url: url.parse().unwrap(),
         session_secret: None,
         behind_tls_proxy: vec!["10.0.0.0/8".parse().unwrap()],
+        proxy_buffer_size: 4096,
         oidc_issuer: None,
         oidc_client_id: None,
         oidc_client_secret_file: None,

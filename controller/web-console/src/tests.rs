@@ -107,6 +107,31 @@ fn log_in(token: &str) -> Sent<'static> {
 }
 
 #[tokio::test]
+async fn session_larger_than_the_proxy_passes_on_is_refused() {
+    let console = console(URL);
+    let earlier = logged_in(&console, "ada.1").await;
+    let large = format!("ada.{}", "~".repeat(2200));
+    let through = log_in(&large).with("cookie", &earlier);
+    let (status, headers, problem) = through.to(&console).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{problem}");
+    assert!(!headers.contains_key(header::SET_COOKIE));
+    let words = problem["detail"].as_str().unwrap();
+    assert!(words.contains("server.proxyBufferSize: 16384"), "{words}");
+    let (status, ..) = get("/base/api/v1/me")
+        .with("cookie", &earlier)
+        .to(&console)
+        .await;
+    assert_eq!(status, StatusCode::OK, "the earlier session goes on");
+    // Without a proxy nothing is in the way.
+    let local = crate::testing::console("http://127.0.0.1:8444");
+    let direct = log_in(&large)
+        .replaced("host", "127.0.0.1")
+        .replaced("origin", "http://127.0.0.1:8444")
+        .without("x-forwarded-proto");
+    assert_eq!(direct.to(&local).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn token_becomes_a_session_of_the_person() {
     let console = console(URL);
     let cookie = logged_in(&console, "ada.1\n").await;

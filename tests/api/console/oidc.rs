@@ -37,7 +37,7 @@ tests! {
 
 const CLIENT: &str = "pawl";
 
-/// An issuer's address, keys and certificates. The API server is started with flags that trust it; it serves once a test starts it.
+/// An issuer's address, keys and certificates. The API server is started so that it trusts it; it serves once a test starts it.
 pub(crate) struct Issuer {
     directory: TempDir,
     port: u16,
@@ -71,20 +71,11 @@ impl Issuer {
         Ok(std::fs::read_to_string(self.directory.path().join(name))?)
     }
 
-    /// Flags of kube-apiserver.
-    pub(crate) fn flags(&self) -> Vec<String> {
-        vec![
-            format!("--oidc-issuer-url={}", self.url()),
-            format!("--oidc-client-id={CLIENT}"),
-            format!(
-                "--oidc-ca-file={}",
-                self.directory.path().join("ca.crt").display()
-            ),
-            "--oidc-signing-algs=ES256".into(),
-            "--oidc-username-prefix=oidc:".into(),
-            "--oidc-groups-claim=groups".into(),
-            "--oidc-groups-prefix=oidc:".into(),
-        ]
+    /// Its entry in an AuthenticationConfiguration.
+    pub(crate) fn trusted(&self) -> Result<Value> {
+        let issuer = json!({"url": self.url(), "audiences": [CLIENT], "certificateAuthority": self.file("ca.crt")?});
+        Ok(json!({"issuer": issuer, "claimMappings": {
+            "username": {"claim": "sub", "prefix": "oidc:"}, "groups": {"claim": "groups", "prefix": "oidc:"}}}))
     }
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use xtask::gobuild::{FORGE, Toolset};
 
-use harness::wait;
+use harness::{cluster::pki::Pair, wait};
 
 /// A longer wait indicates a defect, not a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -29,6 +29,7 @@ pub struct Gitea {
     directory: TempDir,
     program: PathBuf,
     address: SocketAddr,
+    url: String,
     child: Mutex<Child>,
     token: String,
     http: reqwest::Client,
@@ -49,12 +50,43 @@ impl Gitea {
     /// # Errors
     /// When it does not respond.
     pub async fn start(tools: &Toolset, bind: IpAddr, networks: &str) -> Result<Self> {
+        Self::over(tools, bind, networks, None).await
+    }
+
+    /// Like [`Self::start`], by https with a certificate of this authority (PEM).
+    ///
+    /// # Errors
+    /// When it does not respond.
+    pub async fn start_tls(
+        tools: &Toolset,
+        bind: IpAddr,
+        pair: &Pair,
+        authority: &str,
+    ) -> Result<Self> {
+        Self::over(tools, bind, "", Some((pair, authority))).await
+    }
+
+    async fn over(
+        tools: &Toolset,
+        bind: IpAddr,
+        networks: &str,
+        tls: Option<(&Pair, &str)>,
+    ) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("pawl-gitea-").tempdir()?;
         let address = std::net::TcpListener::bind((bind, 0))?.local_addr()?;
         let program = tools.path("gitea")?.to_owned();
+        let mut http = reqwest::Client::builder().no_proxy().timeout(PATIENCE);
+        if let Some((pair, authority)) = tls {
+            std::fs::write(directory.path().join("tls.crt"), &pair.certificate)?;
+            std::fs::write(directory.path().join("tls.key"), &pair.key)?;
+            let authority = reqwest::Certificate::from_pem(authority.as_bytes())?;
+            http = http.tls_certs_merge([authority]);
+        }
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{address}");
         std::fs::write(
             directory.path().join("app.ini"),
-            settings(directory.path(), &program, address, networks)?,
+            settings(directory.path(), &program, address, &url, networks)?,
         )?;
         run(&program, directory.path(), &["migrate"])?;
         let password = word(16);
@@ -89,17 +121,14 @@ impl Gitea {
             .unwrap_or_default()
             .trim()
             .to_owned();
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(PATIENCE)
-            .build()?;
         let gitea = Self {
             child: Mutex::new(web(&program, directory.path())?),
             directory,
             program,
             address,
+            url,
             token,
-            http,
+            http: http.build()?,
         };
         gitea.wait().await?;
         Ok(gitea)
@@ -140,9 +169,9 @@ impl Gitea {
         answered.map(drop).with_context(|| self.log())
     }
 
-    /// Its URL: `http://ADDRESS:PORT`.
-    pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+    /// Its URL: `http://ADDRESS:PORT`, or `https`.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// The URL of a repository, without credentials.
@@ -219,6 +248,30 @@ impl Gitea {
         hook["id"].as_i64().context("gitea names no hook")
     }
 
+    /// Creates a person who signs in with this password.
+    ///
+    /// # Errors
+    /// When Gitea refuses.
+    pub async fn person(&self, name: &str, password: &str) -> Result<()> {
+        let user = json!({"username": name, "email": format!("{name}@pawl.invalid"), "password": password, "must_change_password": false});
+        let user = self.api(Method::POST, "admin/users", &user).await;
+        user.map(drop)
+    }
+
+    /// Creates a confidential OIDC client with this redirect URI. Returns its id and secret.
+    ///
+    /// # Errors
+    /// When Gitea refuses.
+    pub async fn client(&self, callback: &str) -> Result<(String, String)> {
+        let app = json!({"name": "pawl", "confidential_client": true, "redirect_uris": [callback]});
+        let app = self
+            .api(Method::POST, "user/applications/oauth2", &app)
+            .await?;
+        let text = |name: &str| app[name].as_str().map(str::to_owned);
+        let client = text("client_id").zip(text("client_secret"));
+        client.context("gitea names no client")
+    }
+
     /// Sends a request to the API below `/api/v1/`; null means no body.
     ///
     /// # Errors
@@ -261,6 +314,7 @@ fn settings(
     directory: &Path,
     program: &Path,
     address: SocketAddr,
+    url: &str,
     networks: &str,
 ) -> Result<String> {
     let data = directory.display();
@@ -281,7 +335,10 @@ fn settings(
             &[
                 ("HTTP_ADDR", ip.to_string()),
                 ("HTTP_PORT", port.to_string()),
-                ("ROOT_URL", format!("http://{address}/")),
+                ("ROOT_URL", format!("{url}/")),
+                ("PROTOCOL", url.split(':').next().unwrap_or_default().into()),
+                ("CERT_FILE", format!("{data}/tls.crt")),
+                ("KEY_FILE", format!("{data}/tls.key")),
                 ("STATIC_ROOT_PATH", shared.to_string()),
                 ("APP_DATA_PATH", format!("{data}/data")),
                 ("DISABLE_SSH", "true".into()),

@@ -20,6 +20,7 @@ export type RepositoryRow = Schemas['RepositoryRow'];
 export type RowEvent = Schemas['RowEvent'];
 export type RunPage = Schemas['RunPage'] & { run: Run };
 export type RunRow = Schemas['RunRow'];
+export type Ways = Schemas['Ways'];
 export type Run = Schemas['TerraformRun'] & { metadata: Metadata };
 /** The part of an object's metadata that pages read; the description leaves it to Kubernetes. */
 export interface Metadata {

@@ -6,7 +6,13 @@ use std::{
     time::Duration,
 };
 
-use axum::{Extension, body::Bytes, extract::State, http::StatusCode, response::Response};
+use axum::{
+    Extension,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::Response,
+};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -119,6 +125,7 @@ pub struct Given {
 pub(super) async fn log_in(
     State(console): State<Arc<Console>>,
     Extension(earlier): Extension<Option<Session>>,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let given: Given = parsed(&body)?;
@@ -132,5 +139,5 @@ pub(super) async fn log_in(
             ),
         )
     })?;
-    establish(&console, earlier, token, Method::Token).await
+    establish(&console, &headers, earlier, token).await
 }

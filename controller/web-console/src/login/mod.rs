@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::{
     Extension, Router,
     extract::State,
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     middleware::from_fn_with_state,
     response::{IntoResponse as _, Response},
     routing::{get, post},
@@ -91,28 +91,62 @@ async fn ways(State(console): State<Arc<Console>>) -> Response {
     json(StatusCode::OK, &Ways { oidc })
 }
 
+/// Bytes of the head of a login's answer without cookies and location.
+const HEAD: usize = 800;
+
+/// The browser that logs in.
+struct Browser<'a> {
+    headers: &'a HeaderMap,
+    /// The session that it has.
+    earlier: Option<Session>,
+    /// Where the answer leads to, if it is a redirect.
+    location: &'a str,
+}
+
 /// Answers with a new session.
 async fn establish(
     console: &Console,
+    headers: &HeaderMap,
     earlier: Option<Session>,
     token: Token,
-    method: Method,
 ) -> Result<Response, Problem> {
-    let (me, cookies) = session_of(console, earlier, token, method).await?;
+    let browser = Browser {
+        headers,
+        earlier,
+        location: "",
+    };
+    let (me, cookies) = session_of(console, browser, token, Method::Token).await?;
     Ok(with_cookies(json(StatusCode::OK, &me), cookies))
 }
 
 /// A new session with this token, and its cookies. An earlier one of the same browser ends.
 async fn session_of(
     console: &Console,
-    earlier: Option<Session>,
+    browser: Browser<'_>,
     token: Token,
     method: Method,
 ) -> Result<(Me, Vec<HeaderValue>), Problem> {
     let user = console.name(&token).await.map_err(refused)?;
     let session = Session::new(token, method)?;
     let cookies = console.sessions.cookies(&session)?;
-    if let Some(earlier) = earlier {
+    let lines = cookies
+        .iter()
+        .map(|cookie| "set-cookie: \r\n".len() + cookie.len());
+    let head = HEAD + browser.location.len() + lines.sum::<usize>();
+    if guard::is_forwarded(browser.headers) && head > console.proxy_buffer_size {
+        return Err(Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "TokenTooLarge",
+            format!(
+                "the token needs an answer whose head has {head} bytes, and the proxy before the console passes {} on; no session was made. \
+                 Log in with a token of fewer groups or claims, or let the proxy pass more (nginx: proxy_buffer_size 16k; ingress-nginx: \
+                 the annotation nginx.ingress.kubernetes.io/proxy-buffer-size: 16k) and set server.proxyBufferSize: 16384 \
+                 (--proxy-buffer-size)",
+                console.proxy_buffer_size
+            ),
+        ));
+    }
+    if let Some(earlier) = browser.earlier {
         console.sessions.end(earlier.id);
     }
     let me = Me::new(console, &user, method, Some(session.until));

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, body::Bytes, extract::State, response::Response};
+use axum::{Extension, body::Bytes, extract::State, http::HeaderMap, response::Response};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{
-    Console, api_server::Token, person::Method, problem::Problem, session::Session,
-    strangers::Sender,
+    Console, api_server::Token, problem::Problem, session::Session, strangers::Sender,
 };
 
 use super::{establish, parsed, refused};
@@ -24,6 +23,7 @@ pub(super) async fn log_in(
     State(console): State<Arc<Console>>,
     Extension(earlier): Extension<Option<Session>>,
     from: Sender,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let given: Given = parsed(&body)?;
@@ -31,5 +31,5 @@ pub(super) async fn log_in(
     let token = Token::new(given.token.trim()).ok_or_else(Problem::unauthenticated);
     let token = token.map_err(refused)?;
     console.meet(&token, &from).await.map_err(refused)?;
-    establish(&console, earlier, token, Method::Token).await
+    establish(&console, &headers, earlier, token).await
 }

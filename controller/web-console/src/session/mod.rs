@@ -2,6 +2,7 @@
 
 pub mod cookies;
 mod keep;
+mod pack;
 mod seal;
 pub mod secret;
 
@@ -163,7 +164,10 @@ impl Sessions {
     }
 
     pub(crate) fn no_attempt_cookies(&self) -> Vec<HeaderValue> {
-        cookies::remove(&self.attempt_name(), self.is_secure)
+        let mut all = cookies::remove(&self.attempt_name(), self.is_secure);
+        // It fits into one.
+        all.truncate(1);
+        all
     }
 
     fn attempt_name(&self) -> String {

@@ -9,10 +9,14 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{api_server::Token, method::Method, problem::Problem};
 
-use super::{Id, Session, fill};
+use super::{
+    Id, Session, fill,
+    pack::{pack, unpack},
+};
 
-/// The first byte of the content. A version that does not know it sees no session.
-const VERSION: u8 = 1;
+/// The first byte of the content: whether the token follows as it is, or packed. A version that does not know it sees no session.
+const PLAIN: u8 = 1;
+const PACKED: u8 = 2;
 /// Version, method, expiry and id.
 const HEAD: usize = 1 + 1 + 8 + 16;
 const METHODS: [Method; 2] = [Method::Token, Method::Oidc];
@@ -41,13 +45,15 @@ impl Key {
 
     pub(super) fn seal(&self, session: &Session) -> Result<String, Problem> {
         let method = METHODS.iter().position(|method| *method == session.method);
+        let plain = session.token.secret();
+        let packed = pack(plain).filter(|packed| packed.len() < plain.len());
         let mut content = vec![
-            VERSION,
+            if packed.is_some() { PACKED } else { PLAIN },
             u8::try_from(method.unwrap_or_default()).unwrap_or_default(),
         ];
         content.extend(session.until.to_be_bytes());
         content.extend(session.id);
-        content.extend(session.token.secret().as_bytes());
+        content.extend(packed.as_deref().unwrap_or(plain.as_bytes()));
         self.encrypt(content)
     }
 
@@ -78,13 +84,15 @@ impl Key {
         let content = self.decrypt(value)?;
         let (head, token) = content.split_at_checked(HEAD)?;
         let (version, method) = (head[0], usize::from(head[1]));
-        if version != VERSION {
-            return None;
-        }
+        let token = match version {
+            PLAIN => std::str::from_utf8(token).ok()?.to_owned(),
+            PACKED => unpack(token)?,
+            _ => return None,
+        };
         Some(Session {
             id: Id::try_from(&head[10..]).ok()?,
             method: *METHODS.get(method)?,
-            token: Token::new(std::str::from_utf8(token).ok()?)?,
+            token: Token::new(&token)?,
             until: i64::from_be_bytes(head[2..10].try_into().ok()?),
         })
     }

@@ -120,6 +120,7 @@ fn session_of_an_unknown_version_is_none() {
     assert!(of(&[1, 0], 25).is_some());
     for (head, rest) in [
         ([2, 0], 25),
+        ([3, 0], 25),
         ([0, 0], 25),
         ([1, 9], 25),
         ([1, 0], 24),
@@ -129,11 +130,16 @@ fn session_of_an_unknown_version_is_none() {
     }
 }
 
+/// A token that is not packed: it is no base64url.
+fn noise(size: usize) -> String {
+    "~".repeat(size)
+}
+
 #[test]
 fn large_token_is_split_and_a_larger_one_refused() {
     let ours = sessions(&SECRET, URL);
     for (size, count) in [(900, 1), (4000, 2), (6000, 3)] {
-        let cookies = ours.cookies(&session(&"a".repeat(size))).unwrap();
+        let cookies = ours.cookies(&session(&noise(size))).unwrap();
         assert_eq!(cookies.len(), count, "{size}");
         assert!(cookies.iter().all(|cookie| cookie.len() < 4000));
         let read = ours.of(&sent(&cookies)).unwrap().unwrap();
@@ -142,15 +148,33 @@ fn large_token_is_split_and_a_larger_one_refused() {
         assert!(count == 1 || ours.of(&sent(&cookies[1..])).unwrap().is_none());
         assert!(count == 1 || ours.of(&sent(&cookies[..count - 1])).unwrap().is_none());
     }
-    let problem = ours.cookies(&session(&"a".repeat(6200))).unwrap_err();
+    let problem = ours.cookies(&session(&noise(6200))).unwrap_err();
     assert_eq!(problem.reason, "TokenTooLarge");
+}
+
+#[test]
+fn token_of_many_groups_is_packed() {
+    let ours = sessions(&SECRET, URL);
+    let groups: Vec<String> = (0..150).map(|n| format!("Platform:team-{n:03}")).collect();
+    let claims = serde_json::json!({"iss": "https://git.example", "groups": groups});
+    let part = |text: &str| BASE64_URL_SAFE_NO_PAD.encode(text);
+    let token = format!(
+        "{}.{}.c2ln",
+        part(r#"{"alg":"RS256"}"#),
+        part(&claims.to_string())
+    );
+    let cookies = ours.cookies(&session(&token)).unwrap();
+    let sent_bytes: usize = cookies.iter().map(HeaderValue::len).sum();
+    assert!(token.len() > 4000 && sent_bytes < 1200, "{sent_bytes}");
+    let read = ours.of(&sent(&cookies)).unwrap().unwrap();
+    assert_eq!(read.token.secret(), token);
 }
 
 #[test]
 fn leftover_of_a_longer_session_is_not_read() {
     let ours = sessions(&SECRET, URL);
     let mut cookies = ours.cookies(&session("ada")).unwrap();
-    cookies.extend_from_slice(&ours.cookies(&session(&"a".repeat(4000))).unwrap()[1..]);
+    cookies.extend_from_slice(&ours.cookies(&session(&noise(4000))).unwrap()[1..]);
     assert_eq!(
         ours.of(&sent(&cookies)).unwrap().unwrap().token.secret(),
         "ada"

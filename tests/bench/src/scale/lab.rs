@@ -130,7 +130,7 @@ impl Lab {
         // The last value of a flag applies.
         let flag = format!("--audit-policy-file={}", policy.display());
         // Not shared: it has thousands of layers, and its own audit policy to count requests.
-        let plane = ControlPlane::start(&[&flag]).await?;
+        let plane = ControlPlane::start(&[&flag], &[]).await?;
         tokio::task::block_in_place(|| install(&plane))?;
         let admin = plane.client().await?;
         let ports = free_ports(4)?;

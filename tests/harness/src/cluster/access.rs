@@ -8,10 +8,20 @@ use anyhow::{Context, Result};
 use axum::http::{HeaderValue, header::USER_AGENT};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use serde_json::{Value, json};
 
+use super::cache;
 use super::command::run;
 use super::processes::{Processes, Record};
 use crate::wait;
+
+/// The API server's file of issuers, beside the kubeconfig.
+pub(super) const AUTHENTICATION: &str = "authentication.yaml";
+
+/// An AuthenticationConfiguration with these entries of `jwt`.
+pub(super) fn authentication_config(issuers: &[Value]) -> Value {
+    json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration", "jwt": issuers})
+}
 
 /// The `User-Agent` of a test that acts as one of Pawl's accounts. Pawl's own clients send none, kubectl and tools send their own.
 pub const ACTOR: &str = "actor of a test";
@@ -70,6 +80,13 @@ impl Access {
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
             .context("the administrator's kubeconfig is not usable")
+    }
+
+    /// Trusts ID tokens of these issuers, entries of `jwt` in an AuthenticationConfiguration, and of no others. A running API server reads
+    /// the file again within a minute, once all of them answer.
+    pub fn trust(&self, issuers: &[Value]) -> Result<()> {
+        let path = self.kubeconfig.with_file_name(AUTHENTICATION);
+        cache::write(&path, authentication_config(issuers).to_string())
     }
 
     /// Runs `kubectl` as administrator and returns its stdout.

@@ -9,8 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
-use super::access::Access;
+use super::access::{AUTHENTICATION, Access, authentication_config};
 use super::cache;
 use super::gobuild::{CONTROL_PLANE, Toolset};
 use super::pki::{self, Identity, Pair, Pki};
@@ -73,8 +74,9 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts etcd and kube-apiserver, with more flags, and waits until they are ready, which takes about 4 s.
-    pub async fn start(flags: &[&str]) -> Result<Self> {
+    /// Starts etcd and kube-apiserver, with more flags and issuers of ID tokens ([`Access::trust`]), and waits until they are ready, which
+    /// takes about 4 s.
+    pub async fn start(flags: &[&str], issuers: &[Value]) -> Result<Self> {
         let tools = Toolset::ensure(CONTROL_PLANE)?;
         let state = claim_directory()?;
         let processes = Processes::new(&state, None);
@@ -103,6 +105,7 @@ impl ControlPlane {
             state: state.clone(),
             processes,
         };
+        plane.access.trust(issuers)?;
         // The `kubernetes` service cannot forward to a loopback address.
         let started = place.start(
             &tools,
@@ -297,6 +300,10 @@ impl Place<'_> {
             &self.state.join("kubeconfig"),
             &pki::kubeconfig(&self.server(), &pki.authority(), &admin),
         )?;
+        let authentication = self.state.join(AUTHENTICATION);
+        if !authentication.exists() {
+            cache::write(&authentication, authentication_config(&[]).to_string())?;
+        }
         let policy = self.state.join("audit-policy.yaml");
         cache::write(&policy, self.audit.policy())?;
         if let Some(parent) = self.audit_log.parent() {
@@ -328,6 +335,7 @@ impl Place<'_> {
             format!("--tls-cert-file={}", pki.path("apiserver.crt")),
             format!("--tls-private-key-file={}", pki.path("apiserver.key")),
             format!("--client-ca-file={}", pki.path("ca.crt")),
+            format!("--authentication-config={}", authentication.display()),
             format!("--service-account-key-file={}", pki.path("sa.pub")),
             format!("--service-account-signing-key-file={}", pki.path("sa.key")),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),

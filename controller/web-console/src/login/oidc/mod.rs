@@ -19,7 +19,7 @@ use crate::{
     session::Session, strangers::Sender,
 };
 
-use super::{session_of, with_cookies};
+use super::{Browser, session_of, with_cookies};
 
 use attempt::Attempt;
 pub use provider::Provider;
@@ -66,6 +66,10 @@ async fn ended(
     let attempt = Attempt::of(&console.sessions, headers)?;
     let state = parameter(uri, "state").unwrap_or_default();
     let Some(attempt) = attempt else {
+        if earlier.is_some() {
+            // Another tab has logged in meanwhile.
+            return Ok(see_other(&console.address.to_string()));
+        }
         return Err(problem(
             "the login took more than 10 min, or began in another browser",
         ));
@@ -89,7 +93,13 @@ async fn ended(
         return again(console, attempt, "the ID token is not of this login").await;
     };
     let token = Token::new(&token).ok_or_else(|| problem("the ID token is larger than 16 KiB"))?;
-    let session = session_of(console, earlier, token, Method::Oidc).await;
+    let location = format!("{}{}", console.address, attempt.next);
+    let browser = Browser {
+        headers,
+        earlier,
+        location: &location,
+    };
+    let session = session_of(console, browser, token, Method::Oidc).await;
     let (_, mut cookies) = session.map_err(|problem| {
         if problem.reason == "InvalidToken" {
             Problem::new(StatusCode::FORBIDDEN, "IssuerNotTrusted", provider.trust())
@@ -98,7 +108,6 @@ async fn ended(
         }
     })?;
     cookies.extend(Attempt::no_cookies(&console.sessions));
-    let location = format!("{}{}", console.address, attempt.next);
     Ok(with_cookies(see_other(&location), cookies))
 }
 

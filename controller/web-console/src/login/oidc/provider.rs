@@ -31,6 +31,8 @@ pub struct Provider {
     client_id: ClientId,
     secret: Option<ClientSecret>,
     scopes: Vec<Scope>,
+    /// PEM of its private authority.
+    authority: Option<String>,
     callback: RedirectUrl,
     http: Http,
     known: Mutex<Option<(Instant, Arc<CoreProviderMetadata>)>>,
@@ -113,8 +115,9 @@ impl Provider {
             .user_agent(concat!("pawl/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .timeout(DEADLINE);
-        if let Some(path) = settings.oidc_ca.as_deref() {
-            let authorities = reqwest::Certificate::from_pem_bundle(read(path)?.as_bytes());
+        let authority = settings.oidc_ca.as_deref().map(read).transpose()?;
+        if let Some(authority) = &authority {
+            let authorities = reqwest::Certificate::from_pem_bundle(authority.as_bytes());
             http = http.tls_certs_merge(authorities.context("--oidc-ca")?);
         }
         Ok(Some(Self {
@@ -127,6 +130,7 @@ impl Provider {
                 .cloned()
                 .map(Scope::new)
                 .collect(),
+            authority,
             callback: RedirectUrl::new(callback(&settings.url)).context("--url")?,
             http: Http(http.build()?),
             known: Mutex::default(),
@@ -253,6 +257,10 @@ impl Provider {
 
     /// How an API server comes to trust the provider.
     pub(super) fn trust(&self) -> String {
+        let authority = self.authority.as_ref().map_or_else(
+            || "# certificateAuthority: PEM of a private authority".to_owned(),
+            |pem| format!("certificateAuthority: {}", serde_json::json!(pem)),
+        );
         format!(
             "the API server does not accept ID tokens of this provider, so no session was made. Log in with a token (kubectl create token \
              NAME), or start kube-apiserver with --authentication-config=FILE, with this in FILE:
@@ -263,7 +271,7 @@ jwt:
   - issuer:
       url: {}
       audiences: [{}]
-      # certificateAuthority: PEM of a private authority
+      {authority}
     claimMappings:
       username: {{claim: sub, prefix: \"oidc:\"}}
       groups: {{claim: groups, prefix: \"oidc:\"}}",
