@@ -368,7 +368,7 @@ mod tests {
         };
         let backend = |key: &str| {
             let config = serde_json::from_value(
-                serde_json::json!({"bucket": key, "region": {"a": 1, "b": 2}}),
+                serde_json::json!({"bucket": key, "key": "k", "region": {"a": 1, "b": 2}}),
             )
             .unwrap();
             Some(Backend {
@@ -428,15 +428,16 @@ mod tests {
         );
         two.spec.backend = backend("y");
         assert_ne!(workspace(&one), workspace(&two));
-        let turned =
-            serde_json::from_value(serde_json::json!({"region": {"b": 2, "a": 1}, "bucket": "x"}))
-                .unwrap();
+        let turned = serde_json::from_value(
+            serde_json::json!({"region": {"b": 2, "a": 1}, "bucket": "x", "key": "k"}),
+        )
+        .unwrap();
         two.spec.backend = Some(Backend {
             kind: "s3".into(),
             config: turned,
         });
         assert_eq!(workspace(&one), workspace(&two));
-        let rotated = serde_json::json!({"bucket": "x", "region": {"a": 1, "b": 2}, "access_key": "new", "secret_key": "new", "max_retries": 9});
+        let rotated = serde_json::json!({"bucket": "x", "key": "k", "region": {"a": 1, "b": 2}, "access_key": "new", "secret_key": "new", "max_retries": 9});
         two.spec.backend = Some(Backend {
             kind: "s3".into(),
             config: serde_json::from_value(rotated).unwrap(),
@@ -446,6 +447,14 @@ mod tests {
             workspace(&two),
             "credentials make no other workspace of a state"
         );
+        // The code tells the rest of it.
+        let part = serde_json::json!({"bucket": "x"});
+        let part = Backend {
+            kind: "s3".into(),
+            config: serde_json::from_value(part).unwrap(),
+        };
+        (one.spec.backend, two.spec.backend) = (Some(part.clone()), Some(part));
+        assert_ne!(workspace(&one), workspace(&two), "of other stacks");
         let http = |config: serde_json::Value| {
             Some(Backend {
                 kind: "http".into(),
