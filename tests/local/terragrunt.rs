@@ -200,8 +200,20 @@ fn hooks(lab: &Lab) -> Result<()> {
 
 /// Mocks in a plan, and outputs that changed since it.
 fn mocked(lab: &Lab) -> Result<()> {
+    lab.tools()
+        .into_iter()
+        .try_for_each(|tool| mocks(lab, tool))
+}
+
+fn mocks(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.units("units")?;
     let (network, service) = (place.unit("network"), place.unit("service"));
+    if tool == "terraform" {
+        lab.put_on_path(&place, tool)?;
+        for unit in [&network, &service] {
+            fs::write(unit.stack().join(".terraform-version"), lab.version(tool)?)?;
+        }
+    }
     let refused = |printed: &str, said: &str| {
         let (_, text) = service.paste(&approval(printed)?)?;
         let failure = service.failure()?;

@@ -65,6 +65,22 @@ impl Said {
     }
 }
 
+/// Whether an apply failed before it had the state's lock, or found that it is not the plan's state.
+pub fn is_before_the_apply(failure: &Failure) -> bool {
+    let reasons = [
+        Reason::StateLocked,
+        Reason::StalePlan,
+        Reason::InputsChanged,
+    ];
+    let is_of_tool = |error: &Diagnostic| {
+        error.file.is_none()
+            && error.address.is_none()
+            && error.summary.starts_with("Error acquiring the state lock")
+    };
+    reasons.iter().any(|reason| failure.reason == *reason)
+        || failure.diagnostics.first().is_some_and(is_of_tool)
+}
+
 /// Whether a destroy did all that it could, and left nothing but objects that the code wants kept (OpenTofu 1.12).
 pub fn has_forgotten(said: &Said) -> bool {
     let mut errors = said.diagnostics.iter();

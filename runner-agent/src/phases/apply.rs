@@ -130,8 +130,7 @@ impl PhaseRunner {
             // The tools report no import, forget or move.
             let may_have_saved = failure.changes == Changed::None
                 && planned.counts.is_silent()
-                && ![reason::STATE_LOCKED, reason::INPUTS_CHANGED]
-                    .contains(&failure.reason.as_str());
+                && !classify::is_before_the_apply(&failure);
             if may_have_saved {
                 (failure.changes, account.summary) = self.saved_silently(shell).await;
             }

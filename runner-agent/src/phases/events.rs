@@ -77,7 +77,11 @@ impl Line {
     /// Whether the plan's text, the list of outputs or the tool's title repeats this event.
     fn is_said_again(&self) -> bool {
         match self.kind.as_str() {
-            "version" | "planned_change" | "resource_drift" | "outputs" => true,
+            "version"
+            | "planned_change"
+            | "planned_action_invocation"
+            | "resource_drift"
+            | "outputs" => true,
             "change_summary" => self.message.starts_with("Plan: "),
             _ => false,
         }

@@ -162,3 +162,19 @@ fn only_a_destroy_with_kept_objects_has_forgotten() {
     assert!(of(vec![forgotten()]));
     assert!(!of(vec![forgotten(), diagnostic("other", "", None)]) && !of(vec![]));
 }
+
+#[test]
+fn failure_before_the_apply_saved_nothing() {
+    let lock = "Error acquiring the state lock";
+    for (summary, place, is_before) in [
+        (lock, None, true),
+        (lock, Some(("main.tf", 1)), false),
+        ("Saved plan is stale", None, true),
+        ("Resource precondition failed", Some(("main.tf", 1)), false),
+        ("Error releasing the state lock", None, false),
+    ] {
+        let told = diagnostic(summary, "StatusCode: 503", place);
+        let failure = of("apply", vec![told]);
+        assert_eq!(is_before_the_apply(&failure), is_before, "{summary}");
+    }
+}
