@@ -232,7 +232,7 @@ mod tests {
         assert!(org.covers("Dev.azure.com", "org/p/_git/r") && org.covers("dev.azure.com", "org"));
         assert!(!org.covers("dev.azure.com", "organ/p") && !org.covers("other", "org"));
         assert_eq!(login("h:8443", true, false).scope(), "https://h:8443/");
-        for broken in ["h/a b", "u:p@h", "h/../x", "h//x", "h/a?b", "h/'$(x)'"] {
+        for broken in ["h/a b", "u:p@h", "h/../x", "h/a//x", "h/a?b", "h/'$(x)'"] {
             assert!(part(broken).is_none(), "{broken}");
         }
         let logins = [
