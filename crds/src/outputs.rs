@@ -122,7 +122,7 @@ pub fn data(
     for item in items {
         let name = &item.output;
         let Some(output) = outputs.get(name) else {
-            left.push(format!("{name}, which the stack does not have"));
+            left.push(format!("{name}, which is null or which the stack does not have"));
             continue;
         };
         if output.sensitive && !takes_sensitive {
@@ -280,7 +280,7 @@ mod tests {
         assert!(map.is_empty());
         assert_eq!(
             left_out(&left),
-            "; left out: password, which is sensitive, from the ConfigMap; gone, which the stack does not have"
+            "; left out: password, which is sensitive, from the ConfigMap; gone, which is null or which the stack does not have"
         );
         let (secret, left) = data(&some(), &object(&[("password", Some("PGPASSWORD"))]), true);
         assert_eq!(

@@ -52,7 +52,25 @@ fn early(lab: &Lab) -> Result<()> {
         "pawl.yaml",
         &format!("{HEAD}  variables: [{{name: place, value: here}}]\n"),
     )?;
-    place.comes_to(RunResult::NoChanges, &["plan"]).map(drop)
+    place.comes_to(RunResult::NoChanges, &["plan"])?;
+    // A text of a Secret is an expression, as in the environment.
+    write(
+        &place,
+        "zones.tf",
+        "variable \"zones\" {\n  type = list(string)\n}\noutput \"zones\" {\n  value = join(\"+\", var.zones)\n}\n",
+    )?;
+    write(&place, ".pawl/secrets/s/zones", "[\"north\", \"south\"]\n")?;
+    let zones = "{name: zones, valueFrom: {secretKeyRef: {name: s, key: zones}}}";
+    let both = format!("{HEAD}  variables: [{{name: place, value: here}}, {zones}]\n");
+    write(&place, "pawl.yaml", &both)?;
+    place.comes_to(RunResult::Applied, &["apply", "--auto-approve"])?;
+    let state = fs::read_to_string(place.stack().join("here.tfstate"))?;
+    holds(&state, "north+south")?;
+    ensure!(
+        !place.stack().join("zz_pawl-values.auto.tfvars").exists(),
+        "a file was written"
+    );
+    Ok(())
 }
 
 /// A key that is doubled is no error of the tools.

@@ -360,6 +360,87 @@ mod tests {
         }
     }
 
+    /// Each file has a neutral content, so no file ends the search.
+    #[test]
+    fn choice_of_the_tool_reads_relevant_files_only() {
+        use std::{fs, time::SystemTime};
+        let top = tempfile::tempdir().unwrap();
+        let others = [
+            ".envrc",
+            ".terraformrc",
+            ".tofurc",
+            "README.md",
+            "main.tf",
+            "override.tf",
+            "pawl.yaml",
+            "terraform.tfvars",
+            ".terraform.lock.hcl",
+            "versions.tf",
+            "common.hcl",
+            "env.hcl",
+            ".mise.toml",
+            "mise.toml",
+            ".tenv",
+            "go.mod",
+        ];
+        let mut files: BTreeMap<String, String> = BTreeMap::new();
+        for dir in ["", "live/", "live/app/"] {
+            for name in files::names().chain(others) {
+                let makes_a_unit = dir == "live/app/" && name.starts_with("terragrunt.hcl");
+                if !makes_a_unit {
+                    let text = if name.ends_with("json") {
+                        "{}"
+                    } else {
+                        "# required_version\n"
+                    };
+                    files.insert(format!("{dir}{name}"), text.to_owned());
+                }
+            }
+        }
+        let long_ago = SystemTime::UNIX_EPOCH;
+        fs::create_dir_all(top.path().join("live/app")).unwrap();
+        for (path, text) in &files {
+            let path = top.path().join(path);
+            fs::write(&path, text).unwrap();
+            let times = fs::FileTimes::new().set_accessed(long_ago);
+            fs::File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_times(times)
+                .unwrap();
+        }
+        let is_read = |path: &str| {
+            let meta = fs::metadata(top.path().join(path)).unwrap();
+            meta.accessed().unwrap() != long_ago
+        };
+        let stack = top.path().join("live/app");
+        for tool in [None, Some(tool_versions::Tool::Terragrunt)] {
+            let requested = tool_versions::Requested {
+                tool,
+                ..tool_versions::Requested::default()
+            };
+            let defaults = tool_versions::Defaults::default();
+            tool_versions::decide(&requested, &stack, top.path(), &defaults).unwrap();
+        }
+        if !is_read(".opentofu-version") {
+            return println!("left out: this disk keeps no times of access");
+        }
+        let repo = Repo(files);
+        let app = at("live/app");
+        let digest = repo.digest(&app);
+        let read: Vec<_> = repo.0.keys().filter(|path| is_read(path)).collect();
+        for path in &read {
+            assert_ne!(repo.with(path, "changed").digest(&app), digest, "{path}");
+        }
+        for name in files::names() {
+            assert!(
+                read.iter().any(|path| path.as_str() == name),
+                "{name} was not read"
+            );
+        }
+    }
+
     #[test]
     fn unknown_references_make_everything_relevant() {
         let app = at("stacks/app");

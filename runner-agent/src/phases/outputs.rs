@@ -42,7 +42,7 @@ pub(super) fn value(
     let Some(output) = taken.get(of).and_then(Option::as_ref) else {
         let message = format!(
             "stack {stack} (workspace {workspace}) of this namespace publishes no output {name}, which {wanted} wants; a run of \
-             that stack publishes it with spec.outputs, when it applies"
+             that stack publishes it with spec.outputs, when it applies, unless its value is null: no state has an output that is null"
         );
         return Err(Reason::OutputNotFound.failure(message));
     };

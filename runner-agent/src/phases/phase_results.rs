@@ -52,6 +52,8 @@ pub(super) struct Shell {
     pub(super) files: Arc<Vec<GivenFile>>,
     /// Variable files beside the code.
     pub(super) variables: Arc<Vec<VariablesFile>>,
+    /// Where the files of `variables` are for a person's folder, in which nothing is written.
+    pub(super) variables_dir: Option<PathBuf>,
 }
 
 impl Shell {
@@ -66,7 +68,11 @@ impl Shell {
         // Options end before a file or an ID.
         let is_named = matches!(name, "show" | "apply" | "force-unlock");
         let at = args.len() - usize::from(is_named && args.len() > 1);
-        let files = self.variables.iter().map(|file| {
+        let beside = self
+            .variables
+            .iter()
+            .filter(|_| self.variables_dir.is_none());
+        let files = beside.map(|file| {
             let mut word = OsString::from("-var-file=");
             word.push(self.stack.join(&file.name));
             word

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use crds::{Failure, HookWhen, Reason, TerraformRun};
+use crds::{Failure, HookWhen, Reason, SourceKind, TerraformRun};
 use serde_json::Value;
 
 pub(super) use super::empty_home::make_empty;
@@ -118,7 +118,9 @@ impl PhaseRunner {
                 managed: false,
                 pinned: None,
             };
-            return self.prepare(run, cache, given, origin, notices).await;
+            let (report, mut prepared) = self.prepare(run, cache, given, origin, notices).await?;
+            variables::write_typed(&mut prepared.shell)?;
+            return Ok((report, prepared));
         }
         self.clear_for_source().await?;
         let Fetched {
@@ -204,7 +206,9 @@ impl PhaseRunner {
             managed: false,
             pinned: None,
         };
-        self.prepare(run, None, given, origin, notices).await
+        let (report, mut prepared) = self.prepare(run, None, given, origin, notices).await?;
+        variables::write_typed(&mut prepared.shell)?;
+        Ok((report, prepared))
     }
 
     /// Finds the tool for a fetched stack.
@@ -212,7 +216,7 @@ impl PhaseRunner {
         &self,
         run: &Arc<TerraformRun>,
         cache: Option<PathBuf>,
-        given: inputs::Inputs,
+        mut given: inputs::Inputs,
         origin: Origin,
         notices: &Notices,
     ) -> Result<(SetupReport, Prepared), Failure> {
@@ -227,7 +231,7 @@ impl PhaseRunner {
                 notices,
             )
             .await?;
-        let variable_args = self.variable_args(&given, &origin)?;
+        let variable_args = self.variable_args(&mut given, &origin)?;
         let report = SetupReport {
             revision: origin.revision,
             source: origin.source,
@@ -287,6 +291,7 @@ impl PhaseRunner {
             texts: Arc::new(given.texts),
             files: Arc::new(given.files),
             variables: Arc::new(given.put),
+            variables_dir: settings.folder.is_some().then(|| settings.kept.clone()),
         };
         // The provider cache is not used if the run's own configuration determines where providers come from.
         let cache = cache.filter(|_| !shell.user_config.installs);
@@ -307,7 +312,7 @@ impl PhaseRunner {
     /// Later ones win.
     fn variable_args(
         &self,
-        given: &inputs::Inputs,
+        given: &mut inputs::Inputs,
         origin: &Origin,
     ) -> Result<Vec<OsString>, Failure> {
         let mut args = Vec::new();
@@ -319,10 +324,11 @@ impl PhaseRunner {
                 self.host.version_root(&origin.root),
             )?;
             if !given.variables.is_empty() {
-                let path = self.settings.kept.join("variables.tfvars.json");
-                let text = Value::Object(given.variables.clone()).to_string();
-                files::write(&path, text).or_internal("the variables cannot be written")?;
-                args.extend(["-var-file".into(), path.into()]);
+                given.put = variable_files::of_values(&given.variables);
+                let dir = &self.settings.kept;
+                for path in variable_files::write_apart(&given.put, dir)? {
+                    args.extend(["-var-file".into(), path.into()]);
+                }
             }
         }
         args.extend(self.host.plan_args().iter().cloned());

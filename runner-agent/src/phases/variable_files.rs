@@ -157,14 +157,31 @@ pub(super) fn texts(
             text,
         });
     }
-    if !variables.is_empty() {
-        let text = Value::Object(variables.clone()).to_string();
-        all.push(VariablesFile {
-            name: VARIABLES_FILE.to_owned(),
-            text,
-        });
-    }
+    all.extend(of_values(variables));
     Ok(all)
+}
+
+/// The file of the run's `variables`.
+pub(super) fn of_values(variables: &Map<String, Value>) -> Vec<VariablesFile> {
+    let file = (!variables.is_empty()).then(|| VariablesFile {
+        name: VARIABLES_FILE.to_owned(),
+        text: Value::Object(variables.clone()).to_string(),
+    });
+    file.into_iter().collect()
+}
+
+/// Writes the files of `variables` into a directory that is not the stack's, empty ones too; returns their paths.
+pub(super) fn write_apart(all: &[VariablesFile], dir: &Path) -> Result<[PathBuf; 2], Failure> {
+    let paths = [
+        (TEXTS_FILE, "values.tfvars", ""),
+        (VARIABLES_FILE, "variables.tfvars.json", "{}"),
+    ];
+    for (name, own, empty) in paths {
+        let text = all.iter().find(|file| file.name == name);
+        files::write(&dir.join(own), text.map_or(empty, |file| &file.text))
+            .or_internal("the variables cannot be written")?;
+    }
+    Ok(paths.map(|(_, own, _)| dir.join(own)))
 }
 
 /// Reads the variable files beside the code of a stored plan, before any code runs there.

@@ -100,7 +100,10 @@ fn retype(declared: &Declarations, shell: &mut Shell) -> Result<(), Failure> {
             .is_some_and(|declared| declared.is_expression)
     };
     let files = variable_files::retyped(&shell.variables, &shell.texts, is_expression)?;
-    variable_files::put(&files, &shell.stack)?;
+    match &shell.variables_dir {
+        Some(dir) => variable_files::write_apart(&files, dir).map(drop)?,
+        None => variable_files::put(&files, &shell.stack)?,
+    }
     shell.variables = Arc::new(files);
     Ok(())
 }
