@@ -289,7 +289,7 @@ async fn console(world: &World) -> Result<String> {
     serve(web_console::router(super::console::console(api_server)?)).await
 }
 
-async fn serve(router: Router) -> Result<String> {
+pub(crate) async fn serve(router: Router) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
     tokio::spawn(async move { axum::serve(listener, router).await });
