@@ -113,7 +113,12 @@ impl Events {
 }
 
 /// A person with this role in these namespaces: their token.
-async fn person(world: &World, namespaces: &[&str], name: &str, role: &str) -> Result<String> {
+pub(crate) async fn person(
+    world: &World,
+    namespaces: &[&str],
+    name: &str,
+    role: &str,
+) -> Result<String> {
     let home = namespaces.first().context("no namespace")?;
     let accounts: Api<ServiceAccount> = Api::namespaced(world.admin.clone(), home);
     objects::create(&accounts, json!({"metadata": {"name": name}})).await?;

@@ -12,6 +12,7 @@ mod conformance;
 mod console;
 mod console_acts;
 mod console_lists;
+mod console_pages;
 mod convert;
 mod enforcement;
 mod faults;
@@ -102,6 +103,7 @@ fn main() -> Result<ExitCode> {
         console::oidc::tests(),
         console_acts::tests(),
         console_lists::tests(),
+        console_pages::tests(),
         objects::tests(),
         convert::tests(),
         upgrade::tests(),

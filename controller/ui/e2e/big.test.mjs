@@ -109,4 +109,9 @@ test('tabs share one stream, and the last one that is closed ends it', async () 
   await pages[2].getByLabel('Log in with a token of the cluster').waitFor();
   for (const page of pages) await page.close();
   assert.equal(await until(0), 0);
+  // A browser without shared workers has a stream for each tab.
+  await fetch(`${origin}/api/v1/state?set={}`);
+  await context.addInitScript(() => { delete globalThis.SharedWorker; });
+  for (const page of [await open('/layers'), await open('/runs')]) await page.getByRole('row').first().waitFor();
+  assert.equal(await until(2), 2);
 });

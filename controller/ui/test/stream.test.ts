@@ -59,6 +59,10 @@ test('tabs share one stream and hear their own topics', async () => {
   source.tell('row', '1-7', row('layer', 'net'));
   source.tell('row', '1-8', row('layer', 'other'));
   assert.deepEqual([one.told, two.told], [['r1'], ['net']]);
+  // A tab that is closed tells no address.
+  hub.want(two, { url: '', topics: [] });
+  await soon();
+  assert.equal(Source.all[1]!.url, 'http://h/s?topic=runs&after=1-8');
 });
 
 test('tab that read earlier is told what the others have heard already', async () => {

@@ -7,6 +7,7 @@ export const HELP: [string, string][] = [
   ['g i', 'Inbox'],
   ['g l', 'Layers'],
   ['g r', 'Runs'],
+  ['g p', 'Repositories'],
   ['g q', 'Queue'],
   ['g m', 'Me'],
   ['j  k', 'next or previous row'],
@@ -39,7 +40,7 @@ export const settings = $state({
   help: false,
 });
 
-const GO: Record<string, string> = { i: '/', l: '/layers', r: '/runs', q: '/queue', m: '/me' };
+const GO: Record<string, string> = { i: '/', l: '/layers', r: '/runs', p: '/repositories', q: '/queue', m: '/me' };
 type Actions = Record<string, () => void>;
 const stack: Actions[] = [];
 let prefix = 0;

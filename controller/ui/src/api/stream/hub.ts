@@ -55,7 +55,7 @@ export class Hub {
   }
 
   want(port: Port, { url, topics, after }: Wanted): void {
-    this.url = url;
+    this.url = url || this.url;
     for (const [other, tab] of this.tabs) if (Date.now() - tab.seen > SILENT) this.tabs.delete(other);
     const before = this.tabs.get(port);
     if (topics.length === 0) this.tabs.delete(port);
