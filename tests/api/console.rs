@@ -1,6 +1,7 @@
 //! The web console on a real API server: who logs in, as whom, and what is refused.
 
 pub(crate) mod oidc;
+pub(crate) mod outages;
 
 use std::sync::Arc;
 
@@ -88,8 +89,15 @@ impl Served {
     }
 
     async fn with(world: &World, settings: Settings) -> Result<Self> {
+        Self::of(world, settings, api_server(world).await?).await
+    }
+
+    async fn of(
+        world: &World,
+        settings: Settings,
+        api_server: api_server::ApiServer,
+    ) -> Result<Self> {
         let (stop, stopped) = watch::channel(false);
-        let api_server = api_server(world).await?;
         let secret = session::secret::read(&world.admin, None).await?;
         let console = Console::new(&settings, api_server, &secret, false, stopped.clone())?;
         let console = Arc::new(console);

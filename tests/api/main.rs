@@ -98,6 +98,7 @@ fn main() -> Result<ExitCode> {
         conformance::tests(),
         console::tests(),
         console::oidc::tests(),
+        console::outages::tests(),
         console_acts::tests(),
         console_lists::tests(),
         objects::tests(),

@@ -9,6 +9,7 @@ pub mod acts;
 pub mod address;
 pub mod api_server;
 pub mod assets;
+pub mod away;
 pub mod budget;
 pub mod guard;
 pub mod inbox;
@@ -69,6 +70,8 @@ pub struct Console {
     pub access: Access,
     pub rows: Arc<Rows>,
     pub streams: Streams,
+    /// Whether the API server does not respond.
+    pub away: watch::Sender<bool>,
     pub address: Address,
     /// Networks of proxies that terminate TLS.
     pub proxies: Vec<IpNet>,
@@ -101,6 +104,7 @@ impl Console {
             access: Access::default(),
             rows: Arc::default(),
             streams: Streams::default(),
+            away: watch::Sender::default(),
             address: settings.url.clone(),
             proxies: settings.behind_tls_proxy.clone(),
             is_tls,
@@ -129,6 +133,7 @@ pub async fn start(
         .await
         .with_context(|| format!("cannot listen on {}", settings.web_listen))?;
     tracing::info!(listen = %settings.web_listen, url = %console.address, "serves people");
+    tokio::spawn(away::follow(console.clone()));
     let router = router(console);
     Ok(tokio::spawn(connections::serve(
         router,

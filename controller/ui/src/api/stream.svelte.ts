@@ -5,8 +5,8 @@ import { concerns } from '../lib/topics.ts';
 
 type Listener = (event: RowEvent | undefined) => void;
 
-/** `since` is when the connection was lost; the first failure is not shown at once. */
-export const live = $state<{ since: Date | undefined }>({ since: undefined });
+/** `since` is when the connection was lost; the first failure is not shown at once. `isAway`: the server does not reach the API server. */
+export const live = $state<{ since: Date | undefined; isAway: boolean }>({ since: undefined, isAway: false });
 
 const listeners = new Map<Listener, string[]>();
 let source: EventSource | undefined;
@@ -51,8 +51,10 @@ function open(): void {
   source = stream;
   stream.onopen = () => {
     live.since = undefined;
+    live.isAway = false;
     wait = 1000;
   };
+  stream.addEventListener('away', (event) => (live.isAway = (event as MessageEvent<string>).data === 'true'));
   for (const type of ['open', 'row', 'resync']) {
     stream.addEventListener(type, (event) => {
       const { data, lastEventId } = event as MessageEvent<string>;

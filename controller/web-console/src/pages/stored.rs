@@ -13,8 +13,7 @@ use crate::{person::Person, problem::Problem};
 /// The largest error document, in bytes.
 const LARGEST: usize = 64 << 10;
 /// The words while the API server does not serve the group.
-pub const UNSERVED: &str =
-    "the API server does not serve read.pawl.run now: the datastore is down, or there is none";
+pub const UNSERVED: &str = "the API server does not serve read.pawl.run now: the datastore is down, or there is none. Lists, objects and acts work meanwhile";
 
 /// The path of a namespace in `read.pawl.run`.
 pub fn base(namespace: &str) -> String {
@@ -51,7 +50,9 @@ pub async fn send(
         // The aggregation layer answers in plain text while it does not reach the datastore.
         let text = String::from_utf8_lossy(&text);
         let text: String = text.trim().chars().take(256).collect();
-        let detail = format!("the datastore does not answer ({status}: {text})");
+        let detail = format!(
+            "the datastore does not answer ({status}: {text}); lists, objects and acts work meanwhile"
+        );
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Unavailable", detail)
     } else {
         Problem::new(status, &refused.reason, refused.message)
