@@ -18,6 +18,7 @@ tests! {
     Bare: shared_states_reach_the_controller,
     Bare: values_of_an_earlier_release_render,
     Bare: server_is_optional_and_restricted,
+    Bare: nothing_else_refers_to_the_server,
     Bare: users_have_their_own_priority_level,
     Bare: senseless_values_are_refused,
 }
@@ -355,6 +356,28 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
     )?;
     get(&tls, "ValidatingAdmissionPolicy/pawl-server")?;
     get(&tls, "ClusterRoleBinding/pawl-server").map(drop)
+}
+
+/// So everything else works while the server is down.
+async fn nothing_else_refers_to_the_server(_: World) -> Result<()> {
+    let others = |values: Value| -> Result<Vec<Value>> {
+        let is_own = |object: &Value| {
+            ["-server", "-web"]
+                .iter()
+                .any(|part| name_of(object).contains(part))
+        };
+        let all = render(&values)?.into_iter();
+        Ok(all.filter(|object| !is_own(object)).collect())
+    };
+    let with = others(json!({"server.hooks.enabled": true, "server.url": "https://pawl.example"}))?;
+    let without = others(json!({"server.enabled": false}))?;
+    for object in &with {
+        let name = name_of(object);
+        ensure!(without.contains(object), "{name} depends on it: {object}");
+        let kind = object["kind"].as_str().unwrap_or_default();
+        ensure!(!kind.ends_with("WebhookConfiguration"), "{name}: {kind}");
+    }
+    Ok(())
 }
 
 async fn standby_controllers_elect_a_leader(_: World) -> Result<()> {

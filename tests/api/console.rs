@@ -3,6 +3,7 @@
 pub(crate) mod gitea;
 pub(crate) mod ingress;
 pub(crate) mod oidc;
+pub(crate) mod outages;
 
 use std::sync::Arc;
 

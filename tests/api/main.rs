@@ -101,6 +101,7 @@ fn main() -> Result<ExitCode> {
         console::gitea::tests(),
         console::ingress::tests(),
         console::oidc::tests(),
+        console::outages::tests(),
         console_acts::tests(),
         console_lists::tests(),
         console_pages::tests(),

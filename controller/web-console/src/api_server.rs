@@ -57,6 +57,14 @@ impl ApiServer {
         Self(client)
     }
 
+    /// Whether the API server responds and is ready, asked without a token. A refusal of strangers is a response too.
+    pub async fn is_ready(&self) -> bool {
+        let request = Request::get("/readyz").body(Vec::new());
+        let request = request.unwrap_or_default().map(Body::from);
+        let answer = call("look", self.0.send(request)).await;
+        answer.is_ok_and(|answer| !answer.status().is_server_error())
+    }
+
     /// Sends a request as the person and parses the response.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ pub mod acts;
 pub mod address;
 pub mod api_server;
 pub mod assets;
+pub mod away;
 pub mod budget;
 pub mod guard;
 pub mod inbox;
@@ -72,6 +73,8 @@ pub struct Console {
     pub streams: Streams,
     /// The deliveries of webhooks; `None` when this process receives none.
     pub deliveries: Option<Deliveries>,
+    /// Whether the API server does not respond.
+    pub away: watch::Sender<bool>,
     pub address: Address,
     /// Networks of proxies that terminate TLS.
     pub proxies: Vec<IpNet>,
@@ -107,6 +110,7 @@ impl Console {
             rows: Arc::default(),
             streams: Streams::default(),
             deliveries: None,
+            away: watch::Sender::default(),
             address: settings.url.clone(),
             proxies: settings.behind_tls_proxy.clone(),
             proxy_buffer_size: settings.proxy_buffer_size,
@@ -136,6 +140,7 @@ pub async fn start(
         .await
         .with_context(|| format!("cannot listen on {}", settings.web_listen))?;
     tracing::info!(listen = %settings.web_listen, url = %console.address, "serves people");
+    tokio::spawn(away::follow(console.clone()));
     let router = router(console);
     Ok(tokio::spawn(connections::serve(
         router,

@@ -199,7 +199,10 @@ impl Console {
             Err(error) => Err(Problem::new(
                 StatusCode::BAD_GATEWAY,
                 "Unavailable",
-                format!("{}; nothing was changed", error.message),
+                format!(
+                    "{}: no one can log in meanwhile, and sessions stay; nothing was changed",
+                    error.message
+                ),
             )),
         }
     }

@@ -58,7 +58,8 @@ impl From<CallError> for Problem {
                 StatusCode::BAD_GATEWAY,
                 "Unavailable",
                 format!(
-                    "the API server did not respond ({error}); nothing is known to have changed"
+                    "the API server did not respond ({error}); nothing is known to have changed. Lists still show the last known rows; \
+                     runs go on, and this works again once the API server responds"
                 ),
             );
         };

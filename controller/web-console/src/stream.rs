@@ -63,6 +63,10 @@ pub struct Streams(Mutex<HashMap<String, usize>>);
 struct Place(Arc<Console>, String);
 
 impl Streams {
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -291,6 +295,8 @@ async fn open(
         None => Some(console.rows.read().changes.last()),
     };
     let live = Live {
+        away: console.away.subscribe(),
+        told_away: false,
         changed: console.rows.changed(),
         asked: Instant::now(),
         sent: None,
@@ -332,6 +338,9 @@ struct Live {
     rights: Rights,
     asked: Instant,
     changed: watch::Receiver<()>,
+    /// Whether the API server does not respond, and whether the browser was told so.
+    away: watch::Receiver<bool>,
+    told_away: bool,
     /// The change that was sent last; `None`: unknown here.
     position: Option<Sequence>,
     sent: Option<Instant>,
@@ -362,7 +371,10 @@ impl Live {
                     // Nothing is sent before the rights are known again.
                     Err(_) => {
                         self.sent = Some(now + Duration::from_secs(2));
-                        continue;
+                        match self.away() {
+                            Some(event) => return Some((vec![event], self)),
+                            None => continue,
+                        }
                     }
                 }
             }
@@ -384,12 +396,21 @@ impl Live {
             if batch.inbox {
                 (self.inbox_due, self.inbox_sent) = (false, Some(now));
             }
-            let events = events(&batch, position, self.is_first);
+            let mut events = events(&batch, position, self.is_first);
             self.is_first = false;
+            // Before the last one, which has the position.
+            events.splice(0..0, self.away());
             if !events.is_empty() {
                 return Some((events, self));
             }
         }
+    }
+
+    /// The event that tells whether the API server is away, if that changed.
+    fn away(&mut self) -> Option<Event> {
+        let is_away = *self.away.borrow_and_update();
+        let is_new = std::mem::replace(&mut self.told_away, is_away) != is_away;
+        is_new.then(|| Event::default().event("away").data(is_away.to_string()))
     }
 
     /// Waits for a change, and for the pace.
@@ -405,6 +426,7 @@ impl Live {
         let expires = sleep_until(self.asked + kept);
         tokio::select! {
             _ = self.changed.changed() => {}
+            _ = self.away.changed() => {}
             () = inbox => {}
             () = expires => {}
         }

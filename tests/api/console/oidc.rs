@@ -63,7 +63,7 @@ impl Issuer {
         })
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.port)
     }
 
@@ -102,13 +102,13 @@ struct Provided {
     led: Mutex<usize>,
 }
 
-struct Provider {
+pub(super) struct Provider {
     provided: Arc<Provided>,
     _listener: Listener,
 }
 
 impl Provider {
-    async fn start(issuer: &Issuer) -> Result<Self> {
+    pub(super) async fn start(issuer: &Issuer) -> Result<Self> {
         use base64::{
             Engine as _,
             prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
@@ -234,7 +234,7 @@ fn query(url: &str) -> HashMap<String, String> {
 }
 
 /// A console with this provider.
-async fn served(world: &World, issuer: &Issuer) -> Result<Served> {
+pub(super) async fn served(world: &World, issuer: &Issuer) -> Result<Served> {
     let mut settings = settings("http://127.0.0.1:8444")?;
     settings.oidc_issuer = Some(issuer.url());
     settings.oidc_client_id = Some(CLIENT.into());
@@ -244,7 +244,11 @@ async fn served(world: &World, issuer: &Issuer) -> Result<Served> {
 }
 
 /// A browser's request: status, cookies, location, text.
-async fn visit(served: &Served, url: &str, cookie: &str) -> Result<(u16, String, String, String)> {
+pub(super) async fn visit(
+    served: &Served,
+    url: &str,
+    cookie: &str,
+) -> Result<(u16, String, String, String)> {
     let url = url.replace("http://127.0.0.1:8444", &served.url);
     let authority = served.settings.oidc_ca.as_ref().context("no authority")?;
     let http = reqwest::Client::builder()

@@ -6,6 +6,7 @@
 
 mod approval;
 mod audit;
+pub mod console;
 mod containers;
 mod former;
 mod lab;

@@ -10,8 +10,8 @@ interface Subscription {
   isNew: boolean;
 }
 
-/** `since` is when the connection was lost. */
-export const live = $state<{ since: Date | undefined }>({ since: undefined });
+/** `since` is when the connection was lost. `isAway`: the server does not reach the API server. */
+export const live = $state<{ since: Date | undefined; isAway: boolean }>({ since: undefined, isAway: false });
 
 const subscriptions = new Map<Listener, Subscription>();
 let last = new Date();
@@ -63,6 +63,10 @@ function connect(): (wanted: Wanted) => void {
 function hear(told: Told): void {
   if ('lost' in told) {
     live.since = told.lost ? (live.since ?? last) : undefined;
+    return;
+  }
+  if ('away' in told) {
+    live.isAway = told.away;
     return;
   }
   last = new Date();

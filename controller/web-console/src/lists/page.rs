@@ -101,9 +101,9 @@ pub fn page<'a, R: Listed + 'a>(
         .chain(R::FILTERS)
         .zip(&query.filters)
         .collect();
-    let mut counts = vec![HashMap::<&str, usize>::new(); R::FACETS.len()];
+    let mut counts = vec![Counts::default(); R::FACETS.len()];
     let after = query.cursor.as_ref().map(Cursor::place);
-    let (mut total, mut found) = (0, Vec::new());
+    let (mut total, mut found, mut last) = (0, Vec::new(), None);
     for held in rows {
         let row = &held.row;
         if !scope.has(row.namespace())
@@ -134,24 +134,25 @@ pub fn page<'a, R: Listed + 'a>(
                 && let Some((_, value)) = R::FACETS.get(index)
                 && let Some(value) = value(row)
             {
-                *count.entry(value).or_default() += 1;
+                count.add(value);
             }
         }
         if one.is_none() {
             total += 1;
             let place = place(row);
-            if after
-                .as_ref()
-                .is_none_or(|after| place.order(after, descends).is_gt())
-            {
+            let is_after = |one: &Place<'_>| place.order(one, descends).is_gt();
+            if after.as_ref().is_none_or(is_after) && !last.as_ref().is_some_and(is_after) {
                 found.push((place, row));
+            }
+            // Most rows of a long list are on no page that is asked for.
+            if found.len() > 2 * query.limit {
+                last = first(&mut found, query.limit + 1, descends);
             }
         }
     }
     let has_more = found.len() > query.limit;
     if has_more {
-        found.select_nth_unstable_by(query.limit, |(one, _), (two, _)| one.order(two, descends));
-        found.truncate(query.limit);
+        first(&mut found, query.limit, descends);
     }
     found.sort_unstable_by(|(one, _), (two, _)| one.order(two, descends));
     let last = found.last().filter(|_| has_more);
@@ -162,9 +163,58 @@ pub fn page<'a, R: Listed + 'a>(
         facets: counts
             .into_iter()
             .zip(R::FACETS.iter().zip(&query.filters))
-            .map(|(counts, ((name, _), (_, accepted)))| (*name, frequent(counts, accepted)))
+            .map(|(counts, ((name, _), (_, accepted)))| (*name, frequent(counts.all(), accepted)))
             .collect(),
         sequence: String::new(),
+    }
+}
+
+/// Leaves only the first rows, in no order; returns the place of the last one of them.
+fn first<'a, R>(
+    found: &mut Vec<(Place<'a>, &'a R)>,
+    limit: usize,
+    descends: bool,
+) -> Option<Place<'a>> {
+    let order = |(one, _): &(Place<'_>, _), (two, _): &(Place<'_>, _)| one.order(two, descends);
+    let last = limit.checked_sub(1).filter(|last| *last < found.len())?;
+    let (_, (place, _), _) = found.select_nth_unstable_by(last, order);
+    let place = place.clone();
+    found.truncate(limit);
+    Some(place)
+}
+
+/// Values, and how often each occurs.
+#[derive(Clone, Default)]
+struct Counts<'a> {
+    /// Rows have few values, or those of their neighbours, so a hash is seldom needed.
+    recent: [(&'a str, usize); 8],
+    next: usize,
+    others: HashMap<&'a str, usize>,
+}
+
+impl<'a> Counts<'a> {
+    fn add(&mut self, value: &'a str) {
+        let mut recent = self.recent.iter_mut();
+        if let Some((_, count)) = recent.find(|(known, count)| *count > 0 && *known == value) {
+            *count += 1;
+            return;
+        }
+        let (former, count) = std::mem::replace(&mut self.recent[self.next], (value, 1));
+        self.next = (self.next + 1) % self.recent.len();
+        self.keep(former, count);
+    }
+
+    fn keep(&mut self, value: &'a str, count: usize) {
+        if count > 0 {
+            *self.others.entry(value).or_default() += count;
+        }
+    }
+
+    fn all(mut self) -> HashMap<&'a str, usize> {
+        for (value, count) in std::mem::take(&mut self.recent) {
+            self.keep(value, count);
+        }
+        self.others
     }
 }
 

@@ -16,8 +16,7 @@ const LARGEST: usize = 64 << 10;
 /// The largest document that is read whole, in bytes.
 const DOCUMENT: usize = 4 << 20;
 /// The words while the API server does not serve the group.
-pub const UNSERVED: &str =
-    "the API server does not serve read.pawl.run now: the datastore is down, or there is none";
+pub const UNSERVED: &str = "the API server does not serve read.pawl.run now: the datastore is down, or there is none. Lists, objects and acts work meanwhile";
 
 /// The path of a namespace in `read.pawl.run`.
 pub fn base(namespace: &str) -> String {
@@ -54,7 +53,9 @@ pub async fn send(
         // The aggregation layer answers in plain text while it does not reach the datastore.
         let text = String::from_utf8_lossy(&text);
         let text: String = text.trim().chars().take(256).collect();
-        let detail = format!("the datastore does not answer ({status}: {text})");
+        let detail = format!(
+            "the datastore does not answer ({status}: {text}); lists, objects and acts work meanwhile"
+        );
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Unavailable", detail)
     } else {
         Problem::new(status, &refused.reason, refused.message)

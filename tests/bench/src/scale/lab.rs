@@ -229,7 +229,7 @@ impl Lab {
 }
 
 /// Installs the chart.
-fn install(plane: &ControlPlane) -> Result<()> {
+pub(crate) fn install(plane: &ControlPlane) -> Result<()> {
     let tools = Toolset::ensure(&["helm"])?;
     let chart = xtask::root().join("charts/pawl");
     let mut helm = Command::new(tools.path("helm")?);
@@ -256,7 +256,7 @@ fn install(plane: &ControlPlane) -> Result<()> {
 }
 
 /// Applies manifests as administrator.
-pub(super) fn apply(plane: &ControlPlane, manifests: &str) -> Result<()> {
+pub(crate) fn apply(plane: &ControlPlane, manifests: &str) -> Result<()> {
     let mut child = plane
         .kubectl_command(&["apply", "-f", "-"])
         .stdin(Stdio::piped())

@@ -6,13 +6,15 @@
 mod agents;
 mod fleet;
 mod lab;
-mod process;
+pub(crate) mod process;
 mod steps;
 mod window;
 
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+
+pub(crate) use self::lab::{apply, install};
 
 use self::agents::Agents;
 use self::fleet::Fleet;

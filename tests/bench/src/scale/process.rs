@@ -17,7 +17,7 @@ use harness::cluster::command::tail;
 const GRACE: Duration = Duration::from_secs(30);
 /// A process; drop kills it.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     name: &'static str,
     child: Child,
     pid: i32,
@@ -26,7 +26,7 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts a program with only these variables and `PATH`; its output is appended to `log`.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &'static str,
         program: &Path,
         arguments: &[String],
@@ -62,7 +62,7 @@ impl Process {
     }
 
     /// Fails with the end of its log if it has ended.
-    pub(super) fn check(&mut self) -> Result<()> {
+    pub(crate) fn check(&mut self) -> Result<()> {
         let Some(status) = self
             .child
             .try_wait()
@@ -79,7 +79,7 @@ impl Process {
     }
 
     /// Ends it with SIGTERM, like the kubelet.
-    pub(super) async fn stop(mut self) -> Result<()> {
+    pub(crate) async fn stop(mut self) -> Result<()> {
         kill(Pid::from_raw(self.pid), Signal::SIGTERM)
             .with_context(|| format!("cannot end {}", self.name))?;
         let ended = tokio::time::timeout(GRACE, self.child.wait()).await;
@@ -89,11 +89,11 @@ impl Process {
             .map_err(Into::into)
     }
 
-    pub(super) fn memory(&self) -> Result<Memory> {
+    pub(crate) fn memory(&self) -> Result<Memory> {
         usage::memory(self.pid)
     }
 
-    pub(super) fn work(&self) -> Result<Work> {
+    pub(crate) fn work(&self) -> Result<Work> {
         usage::work(self.pid)
     }
 }

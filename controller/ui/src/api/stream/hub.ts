@@ -9,8 +9,8 @@ export interface Wanted {
   /** A page's `sequence`; without one the tab reads again once the stream is open. */
   after?: string | undefined;
 }
-/** `resync`: read everything again. `lost`: whether the connection is. */
-export type Told = { row: RowEvent } | { resync: true } | { lost: boolean };
+/** `resync`: read everything again. `lost`: whether the connection is. `away`: whether the server does not reach the API server. */
+export type Told = { row: RowEvent } | { resync: true } | { lost: boolean } | { away: boolean };
 export interface Port {
   postMessage(told: Told): void;
 }
@@ -46,6 +46,7 @@ export class Hub {
   /** Where the next stream begins. */
   private from: string | undefined;
   private isLost = false;
+  private away = false;
   private wait = 1000;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private readonly make: (url: string) => EventSource;
@@ -65,6 +66,7 @@ export class Hub {
       // What was told to others since this tab read is told once more: rows are states, so none harms.
       if (isNew && after) this.from = older(after, this.from ?? this.last);
       if (this.isLost) port.postMessage({ lost: true });
+      if (this.away) port.postMessage({ away: true });
     }
     const all = [...new Set([...this.tabs.values()].flatMap((tab) => tab.topics))].sort();
     const wanted = all.map((topic) => `topic=${encodeURIComponent(topic)}`).join('&');
@@ -98,6 +100,7 @@ export class Hub {
       if ('lastEventId' in event) return note(event);
       this.wait = 1000;
       this.lost(false);
+      this.isAway(false);
       for (const [port, tab] of this.tabs) {
         if (tab.mustRead || !after) port.postMessage({ resync: true });
         tab.mustRead = false;
@@ -107,6 +110,9 @@ export class Hub {
       note(event);
       const row = JSON.parse((event as MessageEvent<string>).data) as RowEvent;
       for (const [port, tab] of this.tabs) if (concerns(tab.topics, row)) port.postMessage({ row });
+    });
+    stream.addEventListener('away', (event) => {
+      this.isAway((event as MessageEvent<string>).data === 'true');
     });
     stream.addEventListener('resync', (event) => {
       note(event);
@@ -126,6 +132,12 @@ export class Hub {
     if (this.isLost === isLost) return;
     this.isLost = isLost;
     for (const port of this.tabs.keys()) port.postMessage({ lost: isLost });
+  }
+
+  private isAway(away: boolean): void {
+    if (this.away === away) return;
+    this.away = away;
+    for (const port of this.tabs.keys()) port.postMessage({ away });
   }
 
   private close(): void {

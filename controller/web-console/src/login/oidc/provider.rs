@@ -21,6 +21,8 @@ use super::{Attempt, callback, problem};
 const FRESH: Duration = Duration::from_secs(600);
 /// Least age before that, for a token with an unknown key.
 const ROTATED: Duration = Duration::from_secs(10);
+/// Time between two tries while it does not answer.
+const RESTED: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Maximum size of an answer, in bytes.
 const ANSWER: usize = 1 << 20;
@@ -36,6 +38,8 @@ pub struct Provider {
     callback: RedirectUrl,
     http: Http,
     known: Mutex<Option<(Instant, Arc<CoreProviderMetadata>)>>,
+    /// The last failure: who waited for the same answer does not ask again.
+    failed: Mutex<Option<(Instant, Problem)>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +138,7 @@ impl Provider {
             callback: RedirectUrl::new(callback(&settings.url)).context("--url")?,
             http: Http(http.build()?),
             known: Mutex::default(),
+            failed: Mutex::default(),
         }))
     }
 
@@ -144,16 +149,25 @@ impl Provider {
             tracing::trace!(age = ?read.elapsed(), "known provider");
             return Ok(metadata.clone());
         }
+        let mut failed = self.failed.lock().await;
+        let recent = failed.as_ref().filter(|(at, _)| at.elapsed() < RESTED);
+        if let Some((_, problem)) = recent {
+            return Err(problem.clone());
+        }
         match CoreProviderMetadata::discover_async(self.issuer.clone(), &self.http).await {
             Ok(metadata) => {
                 let metadata = Arc::new(metadata);
                 *known = Some((Instant::now(), metadata.clone()));
                 Ok(metadata)
             }
-            Err(error) => match known.as_ref() {
-                Some((_, metadata)) => Ok(metadata.clone()),
-                None => Err(self.unavailable(&error)),
-            },
+            Err(error) => {
+                if let Some((_, metadata)) = known.as_ref() {
+                    return Ok(metadata.clone());
+                }
+                let problem = self.unavailable(&error);
+                *failed = Some((Instant::now(), problem.clone()));
+                Err(problem)
+            }
         }
     }
 
@@ -168,7 +182,7 @@ impl Provider {
             StatusCode::BAD_GATEWAY,
             "ProviderUnavailable",
             format!(
-                "the provider {} did not answer as expected ({causes}); no session was made",
+                "the provider {} did not answer as expected ({causes}); no session was made. Sessions go on, and a token logs in meanwhile",
                 *self.issuer
             ),
         )
