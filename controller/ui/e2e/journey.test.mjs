@@ -19,7 +19,7 @@ import { chromium } from 'playwright-core';
  * @property {string} [user] at the provider
  * @property {string} [password]
  * @property {string} me the person's name at the API server
- * @property {string} live a file with the manifest of the run `live-BY`, whose apply prints a line, waits, and prints another
+ * @property {string} live a file with the manifest of the run `live-BY`, whose apply prints `slow-1`, is quiet, and prints `slow-2`
  */
 const { PAWL_NAMESPACE: NAMESPACE, PICTURES, PROVIDER = 'none:', KUBECTL = 'kubectl' } = process.env;
 /** @type {Pass[]} The runs `waits-BY` and `denied-BY` wait for an approval, the apply of `lost-BY` was interrupted. */
@@ -96,13 +96,15 @@ async function look(name) {
   }
 }
 
-/** Notes each state that the head of the page shows. */
+/** Notes each state that the head of the page shows, and whether it told that a log was cut off. */
 async function note() {
   await page.evaluate(() => {
     globalThis.noted = [];
     const look = () => {
       const word = document.querySelector('.top .state')?.lastChild?.textContent.trim();
       if (word && globalThis.noted.at(-1) !== word) globalThis.noted.push(word);
+      const alerts = [...document.querySelectorAll('[role=alert]')];
+      globalThis.wasCut ||= alerts.some((it) => it.textContent.includes('cut off'));
     };
     new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
   });
@@ -207,6 +209,7 @@ for (const each of PASSES) {
       await shows(log, 'Apply complete');
       const order = ['Pending', 'Setup', 'Init', 'Plan', 'Awaiting approval', 'Apply', 'Applied'];
       const noted = await page.evaluate(() => globalThis.noted.filter((word) => word !== 'Succeeded'));
+      assert.ok(!(await page.evaluate(() => globalThis.wasCut)), 'a quiet log is no fault');
       assert.deepEqual(noted, order.filter((word) => noted.includes(word)), 'each state in its order, without a reload');
       for (const word of ['Plan', 'Awaiting approval', 'Apply', 'Applied']) assert.ok(noted.includes(word), `${word}: ${noted}`);
       assert.ok(['Pending', 'Setup', 'Init'].includes(noted[0]), `${noted}`);
@@ -247,10 +250,11 @@ for (const each of PASSES) {
         await page.getByRole('link', { name, exact: true }).first().click();
       } else {
         await keys('g', 'r');
-        await page.locator('h1', { hasText: 'Runs' }).waitFor();
+        await page.locator('main', { hasText: `denied-${pass.by}` }).waitFor();
         await keys('/');
         await page.keyboard.type(name);
-        await page.locator('main', { hasText: `denied-${pass.by}` }).waitFor({ state: 'detached' });
+        // The head, and one row.
+        await page.waitForFunction(() => document.querySelectorAll('main [role=row]').length === 2);
         await keys('j', 'Enter');
       }
       await page.waitForURL(`**/runs/${NAMESPACE}/${name}**`);
