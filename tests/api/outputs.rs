@@ -121,7 +121,14 @@ async fn datastore_writes_data_of_its_own_secrets(world: World) -> Result<()> {
         ["data", "datastore", {"merge": {"data": {"id": "eA=="}}}, ""],
         ["deletion", "datastore", {"delete": ""}, FOREIGN],
     ]);
-    scene.rows(KEYRING, rows).await
+    scene.rows(KEYRING, rows).await?;
+    let rows = json!([
+        ["creation", "admin", {"create": {}}, ""],
+        ["data", "datastore", {"merge": {"data": {"store": "eA=="}}}, ""],
+        ["deletion", "datastore", {"delete": ""}, FOREIGN],
+    ]);
+    scene.dry_run = false;
+    scene.rows("secret/pawl-datastore-identity", rows).await
 }
 
 async fn datastore_reads_no_object(world: World) -> Result<()> {

@@ -238,6 +238,8 @@ async fn moved(scene: &Scene) -> Result<()> {
             let at = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second())?;
             let mut values = scene.suite.releases.values();
             values.insert("controller.refusePlansBefore".to_owned(), at.to_string());
+            let id = std::fs::read_to_string(backup.path().join("store-id"))?;
+            values.insert("datastore.adopt".to_owned(), id);
             scene.suite.cluster.install(&values).await?;
             restored_at = Some(at);
         } else if line.starts_with('#') {

@@ -39,6 +39,11 @@ app.kubernetes.io/component: server
 {{- .Values.datastore.encryption.existingSecret | default (printf "%s-datastore-keyring" .Release.Name) }}
 {{- end }}
 
+{{/* Secret whose UID is the cluster's id, with the id of its store. */}}
+{{- define "pawl.datastoreIdentity" -}}
+{{- printf "%s-datastore-identity" .Release.Name }}
+{{- end }}
+
 {{/* The minor release, which agents must match. */}}
 {{- define "pawl.minor" -}}
 {{- regexFind "^[0-9]+\\.[0-9]+" .Chart.AppVersion }}

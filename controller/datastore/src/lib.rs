@@ -11,7 +11,7 @@
 //! | [`cluster`] | all calls to the API server | yes |
 //! | [`names`] | validated names of objects | no |
 //! | [`crypt`] | keys and encrypted streams | no |
-//! | [`blob`] | bytes; encrypted records and blobs; the check that the keys belong to the store | yes |
+//! | [`blob`] | bytes; encrypted records and blobs; the checks that store, cluster and keys belong together | yes |
 //! | [`objects`] | data of runs: objects, [logs](objects::log), [claims](objects::claim); [snapshots](objects::sources) of repositories | through `blob` |
 //! | [`state`] | managed states: versions, locks | through `blob` |
 //! | [`outputs`] | published outputs: their records, ConfigMaps and Secrets | through `blob` and `cluster` |
@@ -52,14 +52,17 @@ use tokio::{
     sync::watch,
 };
 
-use crds::{clock::ServerClock, datastore::UNAVAILABLE};
+use crds::{
+    clock::ServerClock,
+    datastore::{Problem, UNAVAILABLE},
+};
 use serving::{connections, health, problem::problem, tls};
 
-use blob::{keyring, sealed::Sealed, store::Store};
+use blob::{identity, keyring, sealed::Sealed, store::Store};
 use cluster::Kube;
 use crypt::keys::Keys;
 use service::Service;
-use settings::{SecretName, Settings};
+use settings::Settings;
 
 /// Pods that wait for a transfer keep their connections open.
 const LIMITS: connections::Limits = connections::Limits {
@@ -103,7 +106,7 @@ pub async fn run(
     service
         .unfit
         .send_replace(Some(problem(UNAVAILABLE, "the keys are being loaded")));
-    tokio::spawn(settle(service.clone(), settings.keys_secret.clone()));
+    tokio::spawn(settle(service.clone(), settings.clone()));
     let listener = TcpListener::bind(settings.listen)
         .await
         .with_context(|| format!("cannot listen on {}", settings.listen))?;
@@ -158,16 +161,24 @@ pub async fn run(
     serving.await.context("the service ended")
 }
 
-/// Checks the keys until they are usable. Until then every request is answered with the problem.
-async fn settle(service: Arc<Service>, secret: Option<SecretName>) {
+/// Checks store and keys until they are usable. Until then every request is answered with the problem.
+async fn settle(service: Arc<Service>, settings: Settings) {
     let mut wait = Duration::from_millis(250);
-    while let Err(problem) =
-        keyring::settle(&service.sealed, &*service.cluster, secret.as_ref()).await
-    {
+    while let Err(problem) = usable(&service, &settings).await {
         tracing::error!(reason = problem.reason, "not ready: {}", problem.message);
         service.unfit.send_replace(Some(problem));
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(Duration::from_secs(10));
     }
     service.unfit.send_replace(None);
+}
+
+/// The store before the keys: no key is made for a store that is not the cluster's.
+async fn usable(service: &Service, settings: &Settings) -> Result<(), Problem> {
+    let (store, cluster) = (service.sealed.store(), &*service.cluster);
+    if let Some(secret) = &settings.identity_secret {
+        identity::settle(store, cluster, secret, &settings.adopt).await?;
+    }
+    identity::creates_once(store).await?;
+    keyring::settle(&service.sealed, cluster, settings.keys_secret.as_ref()).await
 }

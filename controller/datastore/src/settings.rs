@@ -54,6 +54,14 @@ pub struct Settings {
     /// Without it the keys must exist.
     #[arg(long, env = "PAWL_DATASTORE_KEYS_SECRET")]
     pub keys_secret: Option<SecretName>,
+    /// Secret, NAMESPACE/NAME, whose UID is the cluster's id, and that has the id of the cluster's store. A store of another cluster, and one
+    /// without an id where an id is expected, is not served from. Without it neither is checked.
+    #[arg(long, env = "PAWL_DATASTORE_IDENTITY_SECRET")]
+    pub identity_secret: Option<SecretName>,
+    /// Id of the store that takes the place of the cluster's own: after a restore, in a new cluster, or of the lost store in whose place an
+    /// empty one is used.
+    #[arg(long, env = "PAWL_DATASTORE_ADOPT", default_value = "")]
+    pub adopt: String,
     /// Certificate chain of the service, PEM; reloaded when it changes.
     #[arg(
         long,

@@ -225,7 +225,11 @@ async fn existing_objects_are_used(_: World) -> Result<()> {
         json!({DATASTORE: {"container/envFrom/0/secretRef/name": "aws"}}),
     )?;
     lacks_kinds(&bucket, &["PersistentVolumeClaim"])?;
-    let passing = render(&json!({"datastore.persistence.enabled": false}))?;
+    let adopted = render(&json!({"datastore.adopt": "ab12"}))?;
+    passes(&adopted, DATASTORE, "--identity-secret=pawl-system/pawl-datastore-identity")?;
+    passes(&adopted, DATASTORE, "--adopt=ab12")?;
+    let passing = render(&json!({"datastore.persistence.enabled": false, "datastore.adopt": "ab12"}))?;
+    passes_no(&passing, DATASTORE, "--identity-secret --adopt")?;
     holds(
         &passing,
         json!({DATASTORE: {"pod/volumes/3": {"name": "data", "emptyDir": {}}}}),
@@ -246,13 +250,14 @@ async fn secrets_are_rendered_without_data(_: World) -> Result<()> {
         .iter()
         .filter(|object| object["kind"] == "Secret")
         .count();
-    ensure!(secrets == 2, "{secrets} Secrets");
+    ensure!(secrets == 3, "{secrets} Secrets");
     let secret = json!({"type": "Opaque", "data": null, "stringData": null,
         "metadata/annotations/helm.sh~1resource-policy": "keep"});
     // Each is mounted, and passed to the datastore.
     let rows = json!({
         "Secret/pawl-datastore-keyring": secret,
         "Secret/pawl-datastore-certificate": secret,
+        "Secret/pawl-datastore-identity": secret,
         DATASTORE: {
             "pod/volumes/0/secret/secretName": "pawl-datastore-keyring",
             "pod/volumes/1/secret/secretName": "pawl-datastore-certificate",

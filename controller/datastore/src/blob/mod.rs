@@ -1,5 +1,6 @@
 //! The store's content: encrypted bytes.
 
+pub mod identity;
 pub mod keyring;
 pub mod sealed;
 pub mod store;

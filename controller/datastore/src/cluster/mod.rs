@@ -138,6 +138,7 @@ pub struct FrontProxyConfig {
 /// A Secret of the datastore itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entries {
+    pub uid: String,
     /// Its resourceVersion.
     pub version: String,
     /// Its entries; empty until it is filled.
@@ -263,6 +264,7 @@ impl Cluster for Kube {
             let api: Api<Secret> = Api::namespaced(self.0.clone(), &name.namespace);
             let found = call_opt("read the Secret", api.get(&name.name)).await?;
             Ok(found.map(|secret| Entries {
+                uid: secret.uid().unwrap_or_default(),
                 version: secret.resource_version().unwrap_or_default(),
                 data: secret
                     .data
