@@ -7,8 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use crds::{Failure, HookWhen, Reason, SourceKind, TerraformRun};
-use serde_json::Value;
+use crds::{Failure, HookWhen, Reason, TerraformRun};
 
 pub(super) use super::empty_home::make_empty;
 use super::{

@@ -53,7 +53,8 @@ impl Lab {
             "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: None}]\n",
         )?;
         let plane =
-            ControlPlane::start(&[&format!("--audit-policy-file={}", policy.display())]).await?;
+            ControlPlane::start(&[&format!("--audit-policy-file={}", policy.display())], &[])
+                .await?;
         tokio::task::block_in_place(|| install(&plane))?;
         let step = report::step(
             "console",
