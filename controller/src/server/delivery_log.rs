@@ -24,6 +24,8 @@ pub enum Verdict {
     Ignored,
     /// The body is an HTML form.
     Form,
+    /// An unsigned test of the connection.
+    Ping,
 }
 
 impl Verdict {
@@ -33,6 +35,7 @@ impl Verdict {
             Self::Accepted => "accepted",
             Self::Ignored => "ignored",
             Self::Form => "form",
+            Self::Ping => "ping",
         }
     }
 
@@ -41,6 +44,7 @@ impl Verdict {
         match self {
             Self::Accepted | Self::Ignored => StatusCode::ACCEPTED,
             Self::Form => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Ping => StatusCode::OK,
         }
     }
 
@@ -51,6 +55,9 @@ impl Verdict {
             Self::Ignored => "this event moves no ref; nothing is checked",
             Self::Form => {
                 "the body is a form; choose application/json as the content type of the webhook"
+            }
+            Self::Ping => {
+                "the address is right; this test is not signed, so nothing is checked, and only signed deliveries are accepted"
             }
         }
     }

@@ -23,6 +23,7 @@ use serving::{
 use super::{
     body::Incoming,
     delivery_log::{Deliveries, Delivery, Verdict},
+    forges::Forge,
     metrics::Metrics,
     pending::Pending,
     refusal::Refusal,
@@ -95,6 +96,11 @@ impl Receiver {
         let repository = self.repositories.get(uid).ok_or_else(unknown)?;
         let secret = repository.secret.as_deref().ok_or(Refusal::NoSecret)?;
         body.fits()?;
+        if let Some(forge) = Forge::of_ping(headers) {
+            self.metrics.pinged(forge.name);
+            body.drain().await;
+            return Ok(Verdict::Ping);
+        }
         let keys = self.secrets.get(&repository.namespace, secret).await?;
         let mut check = Check::begin(headers, &keys)?;
         body.read(|piece| check.update(piece)).await?;
