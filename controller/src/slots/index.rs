@@ -492,30 +492,16 @@ mod tests {
             rig.sees(&mut stuck);
         };
         let ends = |rig: &Rig| held.iter().filter(|run| rig.slots.look(run).1).count();
-        says(
-            &mut rig,
-            reason::UNSCHEDULABLE,
-            "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
-        );
-        assert_eq!(
-            (ends(&rig), rig.woken().len()),
-            (0, 0),
-            "no pod that ends helps it"
-        );
-        says(
-            &mut rig,
-            reason::UNSCHEDULABLE,
-            "0/1 nodes are available: 1 Insufficient cpu.",
-        );
-        assert_eq!(
-            (ends(&rig), rig.woken()),
-            (1, vec!["a".to_owned()]),
-            "one for one"
-        );
-        says(&mut rig, "", "");
-        assert_eq!((ends(&rig), rig.woken().len()), (0, 0));
-        says(&mut rig, reason::QUOTA_EXCEEDED, "exceeded quota: q");
-        assert_eq!((ends(&rig), rig.woken()), (1, vec!["a".to_owned()]));
+        let one = vec!["a".to_owned()];
+        for (reason, text, woken) in [
+            (reason::UNSCHEDULABLE, "1 node(s) didn't match", vec![]),
+            (reason::UNSCHEDULABLE, "1 Insufficient cpu.", one.clone()),
+            ("", "", vec![]),
+            (reason::QUOTA_EXCEEDED, "exceeded quota: q", one),
+        ] {
+            says(&mut rig, reason, text);
+            assert_eq!((ends(&rig), rig.woken()), (woken.len(), woken), "{text}");
+        }
     }
 
     #[test]
