@@ -18,7 +18,7 @@
 //! | [`read_api`] | the APIService through which people read plans and logs |
 //! | `requests` | people's requests to a run |
 //! | [`server`] | `controller server`: webhooks of forges |
-//! | [`events`], [`metrics`] | Events and metrics |
+//! | [`metrics`] | metrics |
 //! | [`error`] | failed calls |
 //! | [`convert`] | conversion of other operators' objects; needs no cluster |
 //! | [`settings`] | command line |
@@ -26,7 +26,6 @@
 pub mod cluster;
 pub mod convert;
 pub mod error;
-pub mod events;
 pub mod gc;
 pub mod layer;
 pub mod metrics;
@@ -41,6 +40,8 @@ pub mod settings;
 pub mod slots;
 pub mod state_queue;
 pub mod watches;
+
+pub use serving::events;
 
 #[cfg(test)]
 mod testing;

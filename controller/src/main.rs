@@ -132,9 +132,13 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     ));
     let (settings, metrics) = (&ctx.cluster.settings, ctx.cluster.metrics.clone());
     let readiness = Arc::new(Readiness::awaiting(3 * scopes.len() + 2));
-    let (shown, asked) = (metrics.clone(), readiness.clone());
+    let (shown, asked) = (ctx.clone(), readiness.clone());
     let routes = health::router(
-        move || shown.exposition(),
+        move || {
+            let metrics = &shown.cluster.metrics;
+            metrics.show(shown.slots.load(), shown.cluster.freezes.count());
+            metrics.exposition()
+        },
         move || future::ready(asked.check()),
     );
     let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| "controller".into());

@@ -34,6 +34,11 @@ struct LayerLabels {
     state: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ClassLabels {
+    class: &'static str,
+}
+
 pub struct Metrics {
     registry: Mutex<Registry>,
     finished: Family<FinishedLabels, Counter>,
@@ -43,6 +48,9 @@ pub struct Metrics {
     policies: Gauge,
     leads: Gauge,
     layers: Family<LayerLabels, Gauge>,
+    open: Family<ClassLabels, Gauge>,
+    waiting: Family<ClassLabels, Gauge>,
+    frozen: Gauge,
 }
 
 impl Metrics {
@@ -89,6 +97,22 @@ impl Metrics {
         );
         let layers = Family::default();
         registry.register("layers", "Layers by pending action", layers.clone());
+        let (open, waiting, frozen) = (Family::default(), Family::default(), Gauge::default());
+        registry.register(
+            "slots_open",
+            "Attempts that have a slot, by class",
+            open.clone(),
+        );
+        registry.register(
+            "slots_waiting",
+            "Runs that wait for a slot, by class",
+            waiting.clone(),
+        );
+        registry.register(
+            "frozen_namespaces",
+            "Namespaces that are frozen, -1 when all are",
+            frozen.clone(),
+        );
         Self {
             registry: Mutex::new(registry),
             finished,
@@ -98,6 +122,9 @@ impl Metrics {
             policies,
             leads,
             layers,
+            open,
+            waiting,
+            frozen,
         }
     }
 
@@ -132,6 +159,18 @@ impl Metrics {
 
     pub fn leads(&self) {
         self.leads.set(1);
+    }
+
+    /// Shows slots, queue and freezes as they are now: plans, then approved applies, each the open attempts and the waiting runs.
+    pub fn show(&self, load: [(u32, usize); 2], frozen: Option<usize>) {
+        for (class, (open, waiting)) in ["plan", "apply"].into_iter().zip(load) {
+            let of = ClassLabels { class };
+            self.open.get_or_create(&of).set(open.into());
+            let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
+            self.waiting.get_or_create(&of).set(waiting);
+        }
+        let frozen = frozen.map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+        self.frozen.set(frozen.unwrap_or(-1));
     }
 
     /// Updates the counts after a layer was created, deleted, or changed its state.
@@ -180,6 +219,7 @@ mod tests {
         metrics.leads();
         metrics.layer_moved(None, Some(LayerState::PlanNeeded));
         metrics.layer_moved(Some(LayerState::PlanNeeded), Some(LayerState::Idle));
+        metrics.show([(4, 183), (1, 0)], Some(2));
         let text = metrics.exposition().1;
         for line in [
             r#"pawl_runs_finished_total{operation="Apply",result="Applied"} 1"#,
@@ -187,6 +227,10 @@ mod tests {
             r#"pawl_api_errors_total{kind="timeout"} 1"#,
             "pawl_gate_proven 1",
             "pawl_leads 1",
+            r#"pawl_slots_open{class="plan"} 4"#,
+            r#"pawl_slots_waiting{class="plan"} 183"#,
+            r#"pawl_slots_open{class="apply"} 1"#,
+            "pawl_frozen_namespaces 2",
             r#"pawl_layers{state="Idle"} 1"#,
             r#"pawl_layers{state="PlanNeeded"} 0"#,
         ] {

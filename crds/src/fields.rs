@@ -167,6 +167,8 @@ pub const FIELDS: &[Field] = &[
         .texts(|s, visit| each(&mut s.message, 1024, Printed, visit)),
     field!(next_step, "nextStep", Attempt, Never)
         .texts(|s, visit| each(&mut s.next_step, 1024, Known, visit)),
+    field!(advice, "advice", Attempt, Never)
+        .texts(|s, visit| each(&mut s.advice, 1024, Known, visit)),
     field!(history, "history", Attempt, Never)
         .texts(|s, visit| each(&mut s.history, 256, Printed, visit)),
     field!(failure, "failure", Attempt, UntilFinished)

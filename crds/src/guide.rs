@@ -143,7 +143,7 @@ pub fn reasons() -> String {
     }
     format!(
         "{HEAD}# Every reason and its next step\n\nA run shows one of these words in `status.failure.reason`, in the column `REASON` of `kubectl get tfrun`, \
-         in its conditions and in its Events.\n`status.nextStep` holds the complete next step of your run, with its names, ready to paste. \
+         in its conditions and in its Events.\n`status.nextStep` holds the one command to paste, with the names of your run, and `status.advice` what to do before it, or in its place: for a run that a layer made, a push or a field of `spec.template`. \
          Here `run again` stands for the line that asks for a fresh run of the same spec, and `read the log` for the line that shows the log.\n\n\
          ## Reasons why a run fails or is held up\n\n{failures}\n\
          ## Reasons of conditions\n\nNo run fails for one of these. The condition's message names the cause of the delay.\n\n{others}"

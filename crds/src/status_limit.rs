@@ -33,6 +33,7 @@ pub fn fit(status: &mut TerraformRunStatus) {
             s.message
                 .iter_mut()
                 .chain(&mut s.next_step)
+                .chain(&mut s.advice)
                 .for_each(|text| *text = clip(text, 500));
         },
     ];

@@ -12,7 +12,9 @@ mod status;
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crds::{Approval, OutputsStatus, TerraformRun, duration::Span, pod_env};
+use crds::{
+    Approval, OutputsStatus, TerraformRun, duration::Span, pod_env, reason::next_step::CodeOrigin,
+};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -376,12 +378,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             hold_for: Span(hold_for(&run)),
             ..run.spec.approval
         };
-        self.view.resume(
-            status,
-            approval,
-            run.spec.source.fixed_by(),
-            self.clock.now(),
-        );
+        self.view
+            .resume(status, approval, CodeOrigin::of(&run), self.clock.now());
         let version = run.metadata.resource_version.clone().unwrap_or_default();
         self.follower = Some(tokio::spawn(follow(
             self.api.clone(),

@@ -449,7 +449,7 @@ async fn failures_have_class_and_reason() {
             // The code is in the spec.
             assert!(
                 status
-                    .next_step
+                    .step()
                     .unwrap()
                     .starts_with("create a run with corrected spec.source.inline.files")
             );

@@ -93,7 +93,7 @@ async fn confined_or_not() {
     assert!(
         failure.message.contains("no Landlock")
             && status
-                .next_step
+                .step()
                 .unwrap()
                 .contains("runner.requireConfinement")
     );

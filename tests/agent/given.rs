@@ -248,7 +248,7 @@ async fn variables_without_a_value_are_all_named() {
         "2 variables have no value: p (main.tf:1), q (main.tf:3)"
     );
     assert_eq!(
-        status.next_step.unwrap(),
+        status.step().unwrap(),
         "create a run with p and q in spec.variables (a spec never changes)"
     );
     assert!(a.ledger().is_empty());

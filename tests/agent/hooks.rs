@@ -288,7 +288,7 @@ async fn failed_hook_stops_its_phase_unless_continue() {
         );
         assert!(
             status
-                .next_step
+                .step()
                 .unwrap()
                 .starts_with("read the hook's output in the log")
         );

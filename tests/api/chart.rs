@@ -484,7 +484,8 @@ async fn values_reach_the_controller(_: World) -> Result<()> {
         // A week, or for ever.
         [{}, "--default-ttl-seconds", "--default-ttl-seconds=604800"],
         [{"controller.ttlSecondsAfterFinished": null}, "--default-ttl-seconds", ""],
-        [{}, "--max-concurrent --freeze", ""],
+        [{}, "--max-concurrent --freeze", "--max-concurrent-runs=10"],
+        [{"controller.maxConcurrentRuns.total": null}, "--max-concurrent --freeze", ""],
         [slots, "--max-concurrent --freeze", bounded],
     ]);
     for (values, starts, wanted) in serde_json::from_value::<Vec<(Value, String, String)>>(rows)? {

@@ -31,13 +31,14 @@ async fn agent_panic_is_reported_before_and_after_claim(world: World) -> Result<
             process.end().await? != 0 && work.applies.load(Ordering::Relaxed) == applies,
             "{panics}"
         );
+        let step = status.step();
         let failure = status.failure.context("no failure")?;
         ensure!(
             status.result == Some(RunResult::Failed)
                 && (failure.class, failure.reason.as_str())
                     == (FailureClass::Internal, reason::AGENT_FAULT)
                 && status.claim.is_some() == (applies == 1)
-                && status.next_step.is_some(),
+                && step.is_some(),
             "{panics}: {failure:?}"
         );
         ensure!(

@@ -18,6 +18,7 @@ tests! {
     Guarded: withdrawal_needs_only_patch,
     Guarded: deny_and_cancel_are_never_taken_back,
     Guarded: deny_and_cancel_name_only_their_author,
+    Guarded: request_that_comes_too_late_is_refused,
     Guarded: abandoning_needs_verb_own_name_and_lost_node,
     Guarded: created_approved_run_is_refused,
     Guarded: automatic_run_needs_autoapprove,
@@ -149,6 +150,35 @@ async fn deny_and_cancel_are_never_taken_back(world: World) -> Result<()> {
         scene.rows(RUN, rows).await.context(key)?;
     }
     Ok(())
+}
+
+async fn request_that_comes_too_late_is_refused(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    let (deny, cancel) = (json!({names::DENY: "no"}), json!({names::CANCEL: "stop"}));
+    claimed(&mut scene, "claimed").await?;
+    let late = "too late: apply was claimed at 2026-01-01T00:00:00Z; pawl.run/cancel interrupts it; nothing was denied";
+    let rows = json!([
+        ["denial of an apply", "bob", {"annotate": deny}, late],
+        ["cancel of an apply", "bob", {"annotate": cancel}, ""],
+    ]);
+    scene.rows("claimed", rows).await?;
+    for (name, request) in [("denied", &deny), ("cancelled", &cancel)] {
+        scene.waiting(name, &json!({})).await?;
+        let rows = json!([
+            ["request", "bob", {"annotate": request}, ""],
+            ["approval", "alice", {"annotate": approval(ALICE, 'a')}, "the run is denied or cancelled; nothing was approved"],
+        ]);
+        scene.rows(name, rows).await?;
+    }
+    let ended = json!({"phase": "Canceled", "result": "Expired"});
+    scene.status(RUN, ended).await?;
+    let late = "too late: the run has ended (Expired); nothing was changed";
+    let rows = json!([
+        ["denial of an ended run", "bob", {"annotate": deny}, late],
+        ["cancel of an ended run", "bob", {"annotate": cancel}, late],
+        ["its rerun", "bob", {"annotate": {names::RERUN: "true"}}, ""],
+    ]);
+    scene.rows(RUN, rows).await
 }
 
 async fn deny_and_cancel_name_only_their_author(world: World) -> Result<()> {

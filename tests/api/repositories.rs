@@ -24,6 +24,7 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use serde_json::json;
+use serving::events::Events;
 use servers::{auth::Access, git::GitServer};
 use sources::{
     api_server, follow::Follow, gc, git::Commands, github_app::Tokens, metrics::Metrics,
@@ -127,8 +128,10 @@ impl Scene {
             tokens: Tokens::default(),
             private: dirs[2].path().to_owned(),
         };
+        let client = world.process("pawl-sources").await?;
         let shared = Arc::new(Shared {
-            client: world.process("pawl-sources").await?,
+            events: Events::new(client.clone(), "pawl-sources"),
+            client,
             clock: ServerClock::default(),
             follow: Mutex::new(Follow::default()),
             wanted: Mutex::default(),

@@ -86,11 +86,7 @@ async fn account(scene: Scene) -> Result<()> {
         "ServiceAccountNotFound",
     )?;
     let step = status.next_step.context("no next step")?;
-    let command = step
-        .split_once("goes on by itself: ")
-        .context("no command")?
-        .1;
-    scene.paste(command)?;
+    scene.paste(&step)?;
     let status = scene.ends("a", crds::RunResult::Applied).await?;
     ensure!(
         status.failure.is_none() && status.next_step.is_none(),

@@ -20,6 +20,7 @@ use played::{
 };
 use serde::Deserialize;
 use serde_json::json;
+use serving::events::Events;
 use sources::{
     credentials::Secrets,
     failure::Problem,
@@ -305,8 +306,10 @@ async fn live(shared: Shared, process: Process) {
         shared: shared.clone(),
         process: process.clone(),
     };
+    let client = Client::new(Timed::new(server, clock.clone()), "default");
     let all = Arc::new(worker::Shared {
-        client: Client::new(Timed::new(server, clock.clone()), "default"),
+        events: Events::new(client.clone(), "pawl-sources"),
+        client,
         clock,
         follow: Mutex::new(Follow::default()),
         wanted: Mutex::default(),

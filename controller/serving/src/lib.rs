@@ -8,6 +8,7 @@
 //! | [`problem`] | errors as JSON answers: a `Problem`, or a `Status` for the API server | nothing |
 //! | [`health`], [`metrics`] | `/healthz`, `/readyz`, `/metrics` | nothing |
 //! | [`call`] | calls to the API server with a timeout | nothing |
+//! | [`events`] | Events for people, published in the background | the API server |
 //!
 //! An endpoint for people is a route with the segments `{namespace}` and `{name}`, a state that is [`auth::Authenticates`] and a handler that
 //! takes [`auth::Readable`].
@@ -15,6 +16,7 @@
 pub mod auth;
 pub mod call;
 pub mod connections;
+pub mod events;
 pub mod health;
 pub mod metrics;
 pub mod problem;

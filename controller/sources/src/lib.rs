@@ -61,7 +61,7 @@ use std::{
 
 use anyhow::Context as _;
 use crds::clock::ServerClock;
-use serving::health;
+use serving::{events::Events, health};
 use source::authorities;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -103,6 +103,7 @@ pub async fn run(
     let (private, outbound, syncer) = syncer(&settings, snapshots).await?;
     tokio::spawn(api_server::deny(client.clone(), outbound));
     let shared = Arc::new(Shared {
+        events: Events::new(client.clone(), "pawl-sources"),
         client,
         clock,
         follow: std::sync::Mutex::new(Follow::default()),

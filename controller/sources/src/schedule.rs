@@ -25,6 +25,13 @@ const OF_OTHERS: Backoff = Backoff {
     base: FIRST,
     cap: Duration::from_secs(3600),
 };
+/// Backoff after a request that found nothing new: a forge may report a push before its servers show it.
+const OF_REQUESTS: Backoff = Backoff {
+    base: Duration::from_secs(3),
+    cap: Duration::from_secs(6),
+};
+/// Number of checks after such a request.
+const AFTER_REQUEST: u32 = 2;
 /// Backoff for failed status writes.
 const OF_WRITES: Backoff = Backoff {
     base: Duration::from_secs(1),
@@ -63,6 +70,8 @@ pub struct Memory {
     pub slow: Option<Timestamp>,
     /// Checks without a response.
     pub failed: Option<Tries>,
+    /// Checks without news since a request.
+    pub unmoved: Option<Tries>,
     /// Writes that failed.
     pub unwritten: Option<Tries>,
     /// Failures of refs.
@@ -97,6 +106,7 @@ impl Memory {
             looked: None,
             slow: None,
             failed: None,
+            unmoved: None,
             unwritten: None,
             refs: BTreeMap::new(),
             answered: BTreeMap::new(),
@@ -108,6 +118,15 @@ impl Memory {
         if time >= SLOW {
             self.slow = Some(now);
         }
+    }
+
+    /// Records whether a check found a new commit.
+    pub fn found(&mut self, news: bool, cause: Cause, now: Timestamp) {
+        let before = self.unmoved.filter(|_| cause != Cause::Request);
+        let counts = !news && (cause == Cause::Request || before.is_some());
+        self.unmoved = counts
+            .then(|| Tries::more(before, now))
+            .filter(|tries| tries.times <= AFTER_REQUEST);
     }
 
     pub fn is_slow(&self, now: Timestamp) -> bool {
@@ -218,6 +237,9 @@ pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
         };
     }
     let mut next = next_look(view, memory);
+    if let Some(tries) = memory.unmoved {
+        next = next.min(later(tries.at, OF_REQUESTS.after(tries.times)));
+    }
     if next <= now {
         return Due::Now(Cause::Interval);
     }
@@ -316,6 +338,25 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    /// The commit that a forge reports may be on its servers some seconds later.
+    #[test]
+    fn request_without_news_is_followed_by_two_more_checks() {
+        let mut memory = Memory::new(at(0));
+        let mut due = Vec::new();
+        memory.found(false, Cause::Request, at(0));
+        while let Some(tries) = memory.unmoved {
+            let then = later(tries.at, OF_REQUESTS.after(tries.times));
+            due.push(then.duration_since(at(0)).as_secs());
+            memory.found(false, Cause::Interval, then);
+        }
+        assert_eq!(due, [3, 9]);
+        memory.found(false, Cause::Interval, at(60));
+        assert_eq!(memory.unmoved, None, "only after a request");
+        memory.found(false, Cause::Request, at(70));
+        memory.found(true, Cause::Interval, at(73));
+        assert_eq!(memory.unmoved, None, "it came");
     }
 
     #[test]

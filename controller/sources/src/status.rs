@@ -2,12 +2,13 @@
 //! so a check without news writes nothing.
 
 use crds::{
-    Commit, RefFailure, RefStatus, TerraformRepositoryStatus, conditions,
-    reason::{ANSWERED, REFS_KNOWN, SUSPENDED},
+    Commit, Reason, RefFailure, RefStatus, TerraformRepositoryStatus, conditions,
+    reason::{ANSWERED, REFS_KNOWN, SUSPENDED, next_step},
     text::clip,
     whole_seconds,
 };
 use jiff::Timestamp;
+use serving::events::Note;
 
 use crate::failure::Problem;
 
@@ -66,25 +67,30 @@ pub fn next(
         .iter()
         .filter_map(|known| Some((&known.name, known.failure.as_ref()?)))
         .collect();
-    let next_step = match (&look.failed, failing.first()) {
+    let whole_step = match (&look.failed, failing.first()) {
         (Some(problem), _) => Some(clip(&step(problem), 1000)),
-        (None, failing) => failing.map(|(_, failure)| failure.next_step.clone()),
+        (None, failing) => failing.and_then(|(_, failure)| step_of(failure)),
     };
     let failing: Vec<_> = failing
         .iter()
         .map(|(name, failure)| format!("{name} ({})", failure.reason))
         .collect();
+    let (advice, command) = whole_step
+        .as_deref()
+        .map(next_step::parts)
+        .unwrap_or_default();
     let mut status = TerraformRepositoryStatus {
         observed_generation: look.generation,
         conditions: old.conditions.clone(),
-        next_step,
+        next_step: command,
+        advice,
         refs,
         last_handled_reconcile: look.request.clone(),
     };
     let (is, reason, message) = match &look.failed {
         None => (true, ANSWERED, "the last check was answered".to_owned()),
         Some(problem) => {
-            let message = conditions::with_step(&problem.message, status.next_step.as_deref());
+            let message = conditions::with_step(&problem.message, whole_step.as_deref());
             (false, problem.reason.as_str(), message)
         }
     };
@@ -111,7 +117,7 @@ pub fn next(
             || conditions::counts_from(problem.class(), since) <= now
     });
     let (is, reason, message) = if let Some(problem) = down {
-        let message = conditions::with_step(&problem.message, status.next_step.as_deref());
+        let message = conditions::with_step(&problem.message, whole_step.as_deref());
         (false, problem.reason.as_str(), message)
     } else if look.beyond > 0 {
         let message = format!(
@@ -127,7 +133,7 @@ pub fn next(
         (
             true,
             ANSWERED,
-            conditions::with_step(&message, status.next_step.as_deref()),
+            conditions::with_step(&message, whole_step.as_deref()),
         )
     } else if look.refs.is_empty() {
         (
@@ -158,6 +164,57 @@ pub fn next(
     status
 }
 
+/// Advice and command of a ref's failure, in one line.
+fn step_of(failure: &RefFailure) -> Option<String> {
+    let command = Some(failure.next_step.as_str()).filter(|step| !step.is_empty());
+    next_step::whole(failure.advice.as_deref(), command)
+}
+
+/// The Events of a change: what fails now and did not, and that the repository answers again.
+pub fn news(old: &TerraformRepositoryStatus, next: &TerraformRepositoryStatus) -> Vec<Note> {
+    let synced = |status: &TerraformRepositoryStatus| {
+        status
+            .conditions
+            .iter()
+            .find(|c| c.type_ == conditions::SYNCED)
+            .map(|c| (c.status == "True", c.reason.clone(), c.message.clone()))
+    };
+    let note = |reason: &str, warning, text: String| {
+        let reason = Reason::parse(reason)?.as_str();
+        Some(Note {
+            reason,
+            warning,
+            text,
+        })
+    };
+    let (before, now) = (synced(old), synced(next));
+    let whole = now.filter(|(is, reason, _)| match &before {
+        Some((was, had, _)) => (was, had) != (is, reason),
+        None => !is,
+    });
+    let whole =
+        whole.and_then(|(is, reason, message)| note(&reason, !is && reason != SUSPENDED, message));
+    let failed = |status: &TerraformRepositoryStatus, name: &str| {
+        let known = status.refs.iter().find(|known| known.name == name)?;
+        known.failure.clone()
+    };
+    let refs = next.refs.iter().filter_map(|known| {
+        let failure = known.failure.as_ref()?;
+        let is_new = failed(old, &known.name).is_none_or(|had| had.reason != failure.reason);
+        let text = format!("{}: {}", known.name, failure.message);
+        is_new
+            .then(|| {
+                note(
+                    &failure.reason,
+                    true,
+                    conditions::with_step(&text, step_of(failure).as_deref()),
+                )
+            })
+            .flatten()
+    });
+    whole.into_iter().chain(refs).collect()
+}
+
 pub fn suspended(
     old: &TerraformRepositoryStatus,
     generation: Option<i64>,
@@ -169,7 +226,7 @@ pub fn suspended(
     };
     let message =
         "spec.suspend is true: its refs are not checked, and its layers keep their commits";
-    status.next_step = None;
+    (status.next_step, status.advice) = (None, None);
     conditions::set(
         &mut status.conditions,
         conditions::SYNCED,
@@ -219,11 +276,13 @@ fn reference(
             };
             let last = before.and_then(|before| before.failure.as_ref());
             let since = last.map_or_else(|| whole_seconds(now), |last| last.since.clone());
+            let (advice, command) = next_step::parts(&clip(&step(problem), 1000));
             let failure = RefFailure {
                 class: problem.class(),
                 reason: problem.reason.as_str().to_owned(),
                 message: clip(&problem.message, 1000),
-                next_step: clip(&step(problem), 1000),
+                next_step: command.unwrap_or_default(),
+                advice,
                 since,
                 times: last.map_or(1, |last| last.times.saturating_add(1).min(MAX_TIMES)),
             };
@@ -237,7 +296,7 @@ fn reference(
 
 #[cfg(test)]
 mod tests {
-    use crds::{FailureClass, Reason};
+    use crds::FailureClass;
 
     use super::*;
 
@@ -456,9 +515,27 @@ mod tests {
         assert_eq!(reason(&long, "Ready"), ("False", "SourceUnreachable"));
         let refused = after(&known, &down(Reason::SecretForbidden), 10);
         assert_eq!(reason(&refused, "Ready"), ("False", "SecretForbidden"));
-        let step = refused.next_step.unwrap();
+        let step = refused.next_step.clone().unwrap();
         assert!(refused.conditions[0].message.ends_with(&step), "{step}");
         let back = after(&long, &look(&[("main", Seen::Same)]), 4000);
+        let told = |old: &_, next: &_| -> Vec<_> {
+            let notes = news(old, next).into_iter();
+            notes.map(|note| (note.reason, note.warning)).collect()
+        };
+        assert_eq!(told(&known, &away), [("SourceUnreachable", true)]);
+        assert_eq!(told(&away, &later), [], "once");
+        assert_eq!(told(&long, &back), [("Answered", false)]);
+        assert_eq!(
+            told(&TerraformRepositoryStatus::default(), &refused),
+            [("SecretForbidden", true)]
+        );
+        assert_eq!(told(&TerraformRepositoryStatus::default(), &known), []);
+        let gone = after(
+            &known,
+            &look(&[("main", failed(Reason::RevisionNotFound))]),
+            10,
+        );
+        assert_eq!(told(&known, &gone), [("RevisionNotFound", true)]);
         assert_eq!(
             (reason(&back, "Ready"), back.next_step.clone()),
             (("True", "RefsKnown"), None)

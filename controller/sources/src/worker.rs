@@ -13,7 +13,10 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use serving::call::{CallError, call};
+use serving::{
+    call::{CallError, call},
+    events::Events,
+};
 use tokio::sync::Notify;
 
 use crate::{
@@ -33,6 +36,7 @@ use crate::{
 pub struct Shared<B> {
     pub client: Client,
     pub clock: ServerClock,
+    pub events: Events,
     /// The state of the watches.
     pub follow: std::sync::Mutex<Follow>,
     /// The revisions that runs wait for.
@@ -132,6 +136,12 @@ async fn look<B: Snapshots>(shared: &Shared<B>, view: &View, memory: &mut Memory
     let written = write(shared, view, &mut found).await;
     let now = shared.clock.now();
     memory.looked = Some(now);
+    let is_new = |seen: &Seen| matches!(seen, Seen::At(_));
+    memory.found(
+        found.look.refs.iter().any(|(_, seen)| is_new(seen)),
+        cause,
+        now,
+    );
     memory.took(begun.elapsed(), now);
     memory.failed = found
         .look
@@ -268,6 +278,10 @@ async fn write_status<B: Snapshots>(
     shared
         .follow()
         .repository(written.map_err(|error: CallError| error.to_string())?);
+    let old = view.repository.status.clone().unwrap_or_default();
+    shared
+        .events
+        .publish(&*view.repository, status::news(&old, next));
     Ok(())
 }
 

@@ -80,6 +80,12 @@ impl Freezes {
             .then(|| Frozen::Namespace(namespace.to_owned()))
     }
 
+    /// Number of frozen namespaces; `None`: all.
+    pub fn count(&self) -> Option<usize> {
+        let frozen = || self.lock().values().filter(|mark| mark.frozen).count();
+        (!self.whole).then(frozen)
+    }
+
     /// Whether the watch has shown that the namespace is being deleted. A namespace that it has not shown counts as
     /// one that stays.
     pub fn goes(&self, namespace: &str) -> bool {
@@ -133,6 +139,10 @@ mod tests {
         assert_eq!(
             (freezes.of("a"), freezes.of("b")),
             (None, Some(Frozen::Namespace("b".into())))
+        );
+        assert_eq!(
+            (freezes.count(), Freezes::new(true).count()),
+            (Some(1), None)
         );
         assert!(!show("b", Some("true")) && !show("a", Some("false")));
         assert!(show("b", None));

@@ -1,5 +1,6 @@
 //! Deletes objects of attempts by UID, so that a recreated object of the same name remains.
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     core::v1::ServiceAccount,
     rbac::v1::{Role, RoleBinding},
@@ -14,6 +15,7 @@ use serde_json::json;
 
 use crds::names;
 
+use super::ended_pods;
 use crate::{
     cluster::{Cluster, patch_params},
     error::Error,
@@ -70,11 +72,17 @@ pub(crate) async fn release_pod(
     namespace: &str,
     name: &str,
     uid: &str,
+    lingers: bool,
     ctx: &Cluster,
 ) -> Result<(), Error> {
     let params = patch_params();
     // Usually the only request needed; it fails if the pod was recreated.
-    let now = ctx.now();
+    let stayed = if lingers {
+        ended_pods::STAYS
+    } else {
+        SignedDuration::ZERO
+    };
+    let now = ctx.now().checked_sub(stayed).unwrap_or(Timestamp::MIN);
     let labels = json!({names::LABEL_RELEASED: now.as_second().to_string()});
     let metadata = json!({"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER], "labels": labels});
     let patch = Patch::Strategic(json!({"metadata": metadata}));
@@ -137,7 +145,7 @@ async fn labelled(
     for pod in &metadata.items {
         let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
         if pod.finalizers().iter().any(|f| f == names::POD_FINALIZER) {
-            release_pod(&namespace, &name, &uid, ctx).await?;
+            release_pod(&namespace, &name, &uid, false, ctx).await?;
         }
         if at_once || pod.metadata.deletion_timestamp.is_none() {
             let mut params = of_uid(Some(uid));

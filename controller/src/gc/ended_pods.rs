@@ -1,5 +1,6 @@
 //! Deletes the pods of closed attempts. They remain for an hour, so that `kubectl logs` works as expected, and are
-//! deleted once the datastore has their log. Without a datastore, or with an incomplete log, a pod remains as long as
+//! deleted once the datastore has their log. A pod with a container that never ends, which somebody added, is released as if an hour ago: it
+//! counts in quotas. Without a datastore, or with an incomplete log, a pod remains as long as
 //! its run.
 //!
 //! No timer runs for a single pod. Pods are listed when the first of them has been released for an hour, and not before.
@@ -21,7 +22,7 @@ use crate::{cluster::Cluster, error::Error};
 /// Retention of a released pod.
 pub const STAYS: SignedDuration = SignedDuration::from_hours(1);
 /// Interval of checks for due pods.
-const SWEEP: Duration = Duration::from_secs(300);
+const SWEEP: Duration = Duration::from_secs(60);
 /// Page size of the list of pods.
 const PAGE: u32 = 500;
 

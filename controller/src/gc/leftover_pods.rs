@@ -93,7 +93,7 @@ async fn release(namespace: &str, pod: &PodView, ctx: &Cluster) -> Result<(), Er
         )
         .await?;
     }
-    delete::release_pod(namespace, &pod.name, &pod.uid, ctx).await
+    delete::release_pod(namespace, &pod.name, &pod.uid, pod.lingers, ctx).await
 }
 
 #[cfg(test)]

@@ -235,7 +235,7 @@ fn waits(s: &Situation<'_>) -> Next {
             None => Next {
                 waits_for: Some(format!("a commit, other settings or a person: {failed}")),
                 step: Some(format!(
-                    "{describe}; after a correction push it, or {}",
+                    "push a correction, or change spec.template, and it is planned again; without a change: {}",
                     plan_command(layer)
                 )),
                 ..Next::default()

@@ -172,7 +172,7 @@ fn cause(
                 "kubectl describe -n {namespace} {}/{name}",
                 names::KUBECTL_RUN
             );
-            let step = format!("{describe}; then {}", plan_command(layer));
+            let step = format!("see with `{describe}` why, then: {}", plan_command(layer));
             Err(Box::new(Next {
                 waits_for: Some(what),
                 step: Some(step),

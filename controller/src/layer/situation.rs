@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 
 use crds::{
     DeletionPolicy, FailureClass, Reason, Remediation, RemediationStrategy, TerraformLayer,
-    conditions, names, reason,
+    conditions, names, reason, reason::next_step::whole as whole_step,
 };
 
 use super::{drift::Check, facts::Facts, observed::Observed, template::Effective};
@@ -214,13 +214,16 @@ fn failure(o: &Observed) -> Option<Failure> {
         (Some(c), of) if c.type_ == conditions::SYNCED || of.is_none() => (
             &c.reason,
             conditions::without_step(&c.message),
-            status.next_step.clone(),
+            whole_step(status.advice.as_deref(), status.next_step.as_deref()),
             c.last_transition_time.0,
         ),
         (_, Some(of)) => (
             &of.reason,
             of.message.as_str(),
-            Some(of.next_step.clone()),
+            whole_step(
+                of.advice.as_deref(),
+                Some(of.next_step.as_str()).filter(|step| !step.is_empty()),
+            ),
             of.since.0,
         ),
         (_, None) => return None,

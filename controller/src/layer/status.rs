@@ -3,7 +3,9 @@
 use jiff::Timestamp;
 
 use crds::{
-    LayerState, RunResult, TerraformLayerStatus, conditions as set_of, reason, text::clip,
+    LayerState, RunResult, TerraformLayerStatus, conditions as set_of, reason,
+    reason::next_step::{parts, whole},
+    text::clip,
     whole_seconds,
 };
 
@@ -30,9 +32,11 @@ pub(super) fn of(
     let mut all = before.conditions.clone();
     let (ready, is_stalled) = conditions::ready(s, next);
     let told = told(&before, next, &ready, is_stalled || s.fault.is_some());
+    let (advice, command) = step(next);
+    let step = whole(advice.as_deref(), command.as_deref());
     let message = set_of::with_step(
         &ready.message,
-        next.step.as_deref().filter(|_| ready.holds != Some(true)),
+        step.as_deref().filter(|_| ready.holds != Some(true)),
     );
     let verdicts = [
         (
@@ -89,7 +93,8 @@ pub(super) fn of(
             .as_ref()
             .map(|plan| conditions::short(&plan.revision)),
         last_result: facts.last_result.clone(),
-        next_step: next.step.as_deref().map(|text| clip(text, MAX_STEP)),
+        next_step: command,
+        advice,
         conditions: all,
         last_plan: facts.last_plan.clone(),
         last_apply: facts.last_apply.clone(),
@@ -142,13 +147,15 @@ fn told(
     ready: &Verdict,
     is_wrong: bool,
 ) -> Option<Note> {
-    let step = next.step.as_deref().map(|step| clip(step, MAX_STEP));
+    let (advice, command) = step(next);
+    let same = (&advice, &command) == (&before.advice, &before.next_step);
+    let step = whole(advice.as_deref(), command.as_deref());
     let was = before
         .conditions
         .iter()
         .find(|condition| condition.type_ == conditions::READY);
     let moved = was.is_none_or(|was| was.reason != ready.reason) && ready.reason != reason::RUNNING;
-    if !moved && step == before.next_step {
+    if !moved && same {
         return None;
     }
     let warning = is_wrong || matches!(ready.reason, reason::RETRYING | reason::DRIFT_FOUND);
@@ -161,6 +168,12 @@ fn told(
         warning,
         text,
     })
+}
+
+/// Advice and command.
+fn step(next: &Next) -> (Option<String>, Option<String>) {
+    let step = next.step.as_deref().map(|text| clip(text, MAX_STEP));
+    step.as_deref().map(parts).unwrap_or_default()
 }
 
 /// The stack of the managed state that the newest plan with these settings used; unchanged if that is unknown.

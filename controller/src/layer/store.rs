@@ -330,6 +330,7 @@ pub(super) fn small(repository: &TerraformRepository) -> TerraformRepository {
         TerraformRepositoryStatus {
             conditions: conditions.collect(),
             next_step: status.next_step.clone(),
+            advice: status.advice.clone(),
             refs: refs.collect(),
             ..TerraformRepositoryStatus::default()
         }

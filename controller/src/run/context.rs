@@ -43,7 +43,7 @@ impl Context {
             slots: Arc::new(Slots::new(&cluster.settings, wakers.clone())),
             released: Released::default(),
             datastore: datastore.map(Arc::new),
-            events: Events::new(cluster.client.clone()),
+            events: Events::new(cluster.client.clone(), "pawl-controller"),
             cluster: Arc::new(cluster),
         }
     }

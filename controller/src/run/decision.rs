@@ -98,6 +98,8 @@ pub enum Action<W = Write> {
         name: String,
         /// Its UID, a precondition.
         uid: String,
+        /// Delete it as soon as its log is stored: it still has its requests.
+        lingers: bool,
     },
     /// Delete all objects that carry the run's UID.
     Cleanup,
@@ -136,7 +138,7 @@ impl<W> Action<W> {
             Self::CreatePod => Action::CreatePod,
             Self::DeletePod { name, uid } => Action::DeletePod { name, uid },
             Self::DeleteAccount { name } => Action::DeleteAccount { name },
-            Self::ReleasePod { name, uid } => Action::ReleasePod { name, uid },
+            Self::ReleasePod { name, uid, lingers } => Action::ReleasePod { name, uid, lingers },
             Self::Cleanup => Action::Cleanup,
             Self::RemoveFinalizer => Action::RemoveFinalizer,
             Self::CreateRerun => Action::CreateRerun,

@@ -5,7 +5,9 @@ use jiff::Timestamp;
 
 use super::{decision, expectations::WaitReason};
 use crate::{
-    cluster::nodes::NodeView, policies::missing::Missing, runner_pod::status::Trouble,
+    cluster::{freeze::Frozen, nodes::NodeView},
+    policies::missing::Missing,
+    runner_pod::status::Trouble,
     state_queue::stale_plans::Applied,
 };
 use crds::{Failure, FailureClass, Journal, RunResult};
@@ -203,6 +205,8 @@ pub(super) enum Unapproved {
     OtherPlan(String),
     /// It was never set.
     Waiting,
+    /// The same in a frozen namespace.
+    Frozen(Frozen),
     /// The condition Approved reports it already.
     Told,
 }

@@ -84,7 +84,7 @@ status! {
         rerun: Option<String>,
         conditions: Vec<Condition>,
     }
-    dropped { message, next_step, history, start_time, progress, steps, failed_hook, unconfined, outputs, observed_generation, }
+    dropped { message, next_step, advice, history, start_time, progress, steps, failed_hook, unconfined, outputs, observed_generation, }
 }
 
 impl RunView {

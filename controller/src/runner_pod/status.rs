@@ -25,6 +25,8 @@ pub struct PodView {
     /// Its node reports that the container was started, even if it has ended since.
     pub started: bool,
     pub ended: Option<Ended>,
+    /// The attempt's container has ended, and another one runs on.
+    pub lingers: bool,
     /// Why it does not start, if the pod reports a reason.
     pub trouble: Option<Trouble>,
 }
@@ -72,6 +74,7 @@ impl PodView {
             deleting,
             started: pod.status.as_ref().is_some_and(started),
             ended: ended(pod, deleting),
+            lingers: pod.status.as_ref().is_some_and(lingers),
             trouble: pod.status.as_ref().and_then(trouble),
         })
     }
@@ -111,6 +114,17 @@ fn started(status: &PodStatus) -> bool {
         .is_some_and(|phase| phase != "Pending")
         || runs(status)
         || terminated(status).is_some()
+}
+
+/// A container that something else put into the pod runs on, and with it the pod's requests.
+fn lingers(status: &PodStatus) -> bool {
+    let others = || status.container_statuses.iter().flatten();
+    terminated(status).is_some()
+        && others().any(|c| {
+            c.state
+                .as_ref()
+                .is_some_and(|state| state.terminated.is_none())
+        })
 }
 
 /// The container runs according to the pod: it started, and no end was reported.
@@ -240,6 +254,31 @@ fn trouble(status: &PodStatus) -> Option<Trouble> {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn pod_lingers_while_a_container_of_others_runs() {
+        let of = |others: Value| {
+            let ended =
+                json!({"name": pod_env::CONTAINER, "state": {"terminated": {"exitCode": 0}}});
+            let all: Vec<_> = std::iter::once(ended)
+                .chain(others.as_array().cloned().unwrap())
+                .collect();
+            pod(&json!({"status": {"phase": "Running", "containerStatuses": all}}))
+                .unwrap()
+                .lingers
+        };
+        assert!(!of(json!([])));
+        assert!(of(json!([{"name": "proxy", "state": {"running": {}}}])));
+        assert!(!of(
+            json!([{"name": "proxy", "state": {"terminated": {"exitCode": 0}}}])
+        ));
+        let runs = json!([{"name": pod_env::CONTAINER, "state": {"running": {}}}, {"name": "proxy", "state": {"running": {}}}]);
+        assert!(
+            !pod(&json!({"status": {"containerStatuses": runs}}))
+                .unwrap()
+                .lingers
+        );
+    }
 
     fn pod(value: &Value) -> Option<PodView> {
         let mut pod = json!({

@@ -1,5 +1,7 @@
 //! The deliveries of each forge: its identifying header, the proof of authenticity, and the events that move a ref.
 
+use axum::http::HeaderMap;
+
 /// How a delivery proves that its sender knows the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
@@ -50,6 +52,8 @@ pub struct Forge {
     pub proofs: &'static [Proof],
     /// Events that move a ref; all events when empty.
     moves: &'static [&'static str],
+    /// Events that only test the connection, which some forges send without a signature.
+    pings: &'static [&'static str],
     /// Whether event and id are in the body.
     pub in_body: bool,
 }
@@ -70,6 +74,7 @@ const NO_FORGE: Forge = Forge {
         Proof::Token("x-pawl-token"),
     ],
     moves: &[],
+    pings: &[],
     in_body: false,
 };
 
@@ -110,6 +115,7 @@ pub const FORGES: &[Forge] = &[
             prefix: "sha256=",
         }],
         moves: &["repo:push", "repo:refs_changed"],
+        pings: &["diagnostics:ping"],
         ..NO_FORGE
     },
     Forge {
@@ -122,6 +128,7 @@ pub const FORGES: &[Forge] = &[
             prefix: "sha256=",
         }],
         moves: &["push", "create", "delete"],
+        pings: &["ping"],
         ..NO_FORGE
     },
     // Azure DevOps does not sign: the subscription has a password, or a custom header.
@@ -143,6 +150,14 @@ impl Forge {
             .iter()
             .find(|forge| forge.known_by.is_none_or(&has_header))
             .unwrap_or(&NO_FORGE)
+    }
+
+    /// The forge of a delivery that only tests the connection, and proves nothing.
+    pub fn of_ping(headers: &HeaderMap) -> Option<&'static Self> {
+        let forge = Self::of(|header| headers.contains_key(header));
+        let event = headers.get(forge.event?)?.to_str().ok()?;
+        let proves = |proof: &Proof| headers.contains_key(proof.header());
+        (forge.pings.contains(&event) && !forge.proofs.iter().any(proves)).then_some(forge)
     }
 
     /// Whether an event may have moved a ref. An event without a name may be any.

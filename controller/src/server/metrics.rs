@@ -22,6 +22,11 @@ struct DeliveryLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PingLabels {
+    forge: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RefusalLabels {
     reason: &'static str,
 }
@@ -35,6 +40,7 @@ pub struct Metrics {
     registry: Mutex<Registry>,
     deliveries: Family<DeliveryLabels, Counter>,
     refused: Family<RefusalLabels, Counter>,
+    pings: Family<PingLabels, Counter>,
     requests: Counter,
     request_errors: Family<ErrorLabels, Counter>,
     connections: Gauge,
@@ -56,6 +62,12 @@ impl Metrics {
             "Deliveries whose sender was not proven, by reason",
             refused.clone(),
         );
+        let pings = Family::default();
+        registry.register(
+            "pings",
+            "Tests of the connection without a proof, which set off nothing, by forge",
+            pings.clone(),
+        );
         registry.register(
             "reconcile_requests",
             "Repositories whose reconcile was requested",
@@ -75,6 +87,7 @@ impl Metrics {
             registry: Mutex::new(registry),
             deliveries,
             refused,
+            pings,
             requests,
             request_errors,
             connections,
@@ -89,6 +102,11 @@ impl Metrics {
                 verdict: verdict.word(),
             })
             .inc();
+    }
+
+    /// Counts an unsigned test of the connection.
+    pub fn pinged(&self, forge: &'static str) {
+        self.pings.get_or_create(&PingLabels { forge }).inc();
     }
 
     /// Counts a rejected delivery.

@@ -26,6 +26,7 @@ use web_console::pages::repository::{Delivery, Verdict};
 use super::{
     body::Incoming,
     delivery_log::Deliveries,
+    forges::Forge,
     metrics::Metrics,
     pending::Pending,
     refusal::Refusal,
@@ -98,6 +99,11 @@ impl Receiver {
         let repository = self.repositories.get(uid).ok_or_else(unknown)?;
         let secret = repository.secret.as_deref().ok_or(Refusal::NoSecret)?;
         body.fits()?;
+        if let Some(forge) = Forge::of_ping(headers) {
+            self.metrics.pinged(forge.name);
+            body.drain().await;
+            return Ok(Verdict::Ping);
+        }
         let keys = self.secrets.get(&repository.namespace, secret).await?;
         let mut check = Check::begin(headers, &keys)?;
         body.read(|piece| check.update(piece)).await?;
@@ -169,6 +175,7 @@ const fn status(verdict: Verdict) -> StatusCode {
     match verdict {
         Verdict::Accepted | Verdict::Ignored => StatusCode::ACCEPTED,
         Verdict::Form => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Verdict::Ping => StatusCode::OK,
     }
 }
 

@@ -1,11 +1,12 @@
 //! Decides which runs of a queue may take a slot: a pure function of the queue, the open attempts and the bounds.
 //!
-//! The queue is ordered: people before commits before schedules, then oldest first. Each run in turn gets a slot if no bound is full. A run
-//! that the bound of its namespace or repository excludes does not block runs of others.
+//! People come before commits before schedules, but a rank that waits has one slot of each bound, so that none starves. Within a rank the
+//! namespace with the fewest open attempts comes first, then the oldest run. A run that the bound of its namespace or repository excludes
+//! does not block runs of others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, iter,
 };
 
 use jiff::Timestamp;
@@ -40,7 +41,7 @@ pub enum Scope {
     Repository(Box<str>, Box<str>),
 }
 
-/// A place in the queue. The derived order is the order of the queue.
+/// A place in the queue. The derived order decides between runs of one rank and of namespaces with equally many open attempts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub class: Class,
@@ -76,47 +77,49 @@ impl Bounds {
     }
 }
 
-/// Number of open attempts by scope: plans, and approved applies.
+/// Number of open attempts by scope, class and rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Open(BTreeMap<Scope, [u32; 2]>);
+pub struct Open(BTreeMap<Scope, [[u32; 3]; 2]>);
 
 impl Open {
     /// Number of open attempts of a class in a scope.
     pub fn count(&self, class: Class, scope: &Scope) -> u32 {
-        let Some([plans, applies]) = self.0.get(scope) else {
-            return 0;
-        };
-        match class {
-            Class::Plan => *plans,
-            Class::Apply => *applies,
+        self.ranks(class, scope).iter().sum()
+    }
+
+    fn ranks(&self, class: Class, scope: &Scope) -> [u32; 3] {
+        self.0.get(scope).map_or([0; 3], |of| of[class as usize])
+    }
+
+    pub fn add(&mut self, class: Class, rank: Rank, scopes: &[Scope]) {
+        for scope in scopes {
+            self.0.entry(scope.clone()).or_default()[class as usize][rank as usize] += 1;
         }
     }
 
-    pub fn add(&mut self, class: Class, scopes: &[Scope]) {
+    pub fn remove(&mut self, class: Class, rank: Rank, scopes: &[Scope]) {
         for scope in scopes {
-            let [plans, applies] = self.0.entry(scope.clone()).or_default();
-            match class {
-                Class::Plan => *plans += 1,
-                Class::Apply => *applies += 1,
-            }
-        }
-    }
-
-    pub fn remove(&mut self, class: Class, scopes: &[Scope]) {
-        for scope in scopes {
-            let Some([plans, applies]) = self.0.get_mut(scope) else {
+            let Some(of) = self.0.get_mut(scope) else {
                 continue;
             };
-            let count = if class == Class::Plan {
-                &mut *plans
-            } else {
-                &mut *applies
-            };
+            let count = &mut of[class as usize][rank as usize];
             *count = count.saturating_sub(1);
-            if *plans == 0 && *applies == 0 {
+            if *of == [[0; 3]; 2] {
                 self.0.remove(scope);
             }
         }
+    }
+
+    /// For each of its scopes, the widest first, whether its rank has an attempt there, or needs none: there is no bound, or none has.
+    fn has_share(&self, place: &Place, scopes: &[Scope], bounds: &Bounds) -> [bool; 3] {
+        let mut shares = [true; 3];
+        for (share, scope) in shares.iter_mut().zip(scopes) {
+            let ranks = self.ranks(place.class, scope);
+            *share = bounds.of(scope).is_none()
+                || ranks[place.rank as usize] > 0
+                || ranks.iter().all(|open| *open == 0);
+        }
+        shares
     }
 
     /// The first of these scopes that is full, and its bound.
@@ -163,8 +166,6 @@ pub struct Full {
     /// Number of open attempts there.
     pub open: u32,
     pub bound: u32,
-    /// Number of runs that wait before it for the same scope.
-    pub before: usize,
 }
 
 impl fmt::Display for Full {
@@ -174,17 +175,13 @@ impl fmt::Display for Full {
             scope,
             open,
             bound,
-            before,
         } = self;
         let what = match class {
             Class::Plan => "attempts",
             Class::Apply => "approved applies",
         };
-        // Written once, when the run begins to wait.
-        write!(
-            f,
-            "waits for a slot, {before} before it when it began to wait: {open} of {bound} {what}"
-        )?;
+        // Written once, when the run begins to wait, so without a place, which changes with the queue.
+        write!(f, "waits for a slot: {open} of {bound} {what}")?;
         match scope {
             Scope::Whole => {}
             Scope::Namespace(namespace) => write!(f, " in namespace {namespace}")?,
@@ -194,21 +191,30 @@ impl fmt::Display for Full {
     }
 }
 
-/// The runs of a queue that may take a slot now, in order.
+/// The runs of a queue that may take a slot now, in order, and the open attempts with theirs.
 pub fn admitted<'a>(
     line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>,
     open: &Open,
     bounds: &Bounds,
-) -> Vec<&'a Place> {
-    let mut open = open.clone();
-    let mut all = Vec::new();
-    for (place, scopes) in line {
-        if open.full(place.class, scopes, bounds).is_none() {
-            open.add(place.class, scopes);
-            all.push(place);
-        }
+) -> (Vec<&'a Place>, Open) {
+    let (mut open, mut all) = (open.clone(), Vec::new());
+    let mut waiting: Vec<_> = line.collect();
+    loop {
+        // A bound that is full stays full.
+        waiting.retain(|(place, scopes)| open.full(place.class, scopes, bounds).is_none());
+        let turn = |(place, scopes): &(&'a Place, &'a Box<[Scope]>)| {
+            let namespace = Scope::Namespace(place.namespace.clone());
+            let shares = open.has_share(place, scopes, bounds);
+            let open = open.count(place.class, &namespace);
+            (place.class, shares, place.rank, open, *place)
+        };
+        let first = (0..waiting.len()).min_by_key(|at| turn(&waiting[*at]));
+        let Some((place, scopes)) = first.map(|at| waiting.swap_remove(at)) else {
+            return (all, open);
+        };
+        open.add(place.class, place.rank, scopes);
+        all.push(place);
     }
-    all
 }
 
 /// Whether a run at that place of the queue may take a slot. The place need not be in the queue yet.
@@ -222,36 +228,25 @@ pub fn ask(
     open: &Open,
     bounds: &Bounds,
 ) -> Result<(), Full> {
-    let first = Place {
-        rank: Rank::Person,
-        since: Timestamp::MIN,
-        namespace: Box::default(),
-        name: Box::default(),
-        ..me.clone()
-    };
-    let before = || line.range(first.clone()..me.clone());
-    let full = open.full(me.class, scopes, bounds).or_else(|| {
-        // Runs before it that may take a slot, but have not yet, count as open.
-        let mut open = open.clone();
-        for (place, of) in before() {
-            if open.full(place.class, of, bounds).is_none() {
-                open.add(place.class, of);
-            }
-        }
-        open.full(me.class, scopes, bounds)
-    });
-    let Some((scope, bound)) = full else {
-        return Ok(());
-    };
-    let before = before().filter(|(_, of)| of.contains(scope)).count();
-    let open = open.count(me.class, scope);
-    Err(Full {
+    let full = |scope: &Scope, bound| Full {
         class: me.class,
         scope: scope.clone(),
-        open,
+        open: open.count(me.class, scope),
         bound,
-        before,
-    })
+    };
+    if let Some((scope, bound)) = open.full(me.class, scopes, bounds) {
+        return Err(full(scope, bound));
+    }
+    // Runs before it that may take a slot, but have not yet, count as open.
+    let own: Box<[Scope]> = scopes.into();
+    let others = line
+        .iter()
+        .filter(|(place, _)| place.class == me.class && *place != me);
+    let (served, after) = admitted(others.chain(iter::once((me, &own))), open, bounds);
+    match after.full(me.class, scopes, bounds) {
+        Some((scope, bound)) if !served.contains(&me) => Err(full(scope, bound)),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a run waits for a slot of this class in one of these scopes that is full.
@@ -306,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn line_is_ordered_by_rank_then_age() {
+    fn line_is_ordered_by_rank_then_share_then_age() {
         use Rank::{Commit, Person, Schedule};
         let line: Line = [
             (
@@ -331,15 +326,11 @@ mod tests {
             (0, &[][..]),
             (1, &["alice"][..]),
             (2, &["alice", "early"]),
-            (3, &["alice", "early", "late"]),
-            (9, &["alice", "early", "late", "drift"]),
+            (3, &["alice", "early", "drift"]),
+            (9, &["alice", "early", "drift", "late"]),
         ] {
             assert_eq!(
-                names(&admitted(
-                    line.iter(),
-                    &Open::default(),
-                    &bounds(whole, 9, 9)
-                )),
+                names(&admitted(line.iter(), &Open::default(), &bounds(whole, 9, 9)).0),
                 wanted,
                 "{whole}"
             );
@@ -359,10 +350,10 @@ mod tests {
             (place(Class::Plan, rank, 4, "b", "four"), scopes("b", None)),
         ]
         .into();
-        let of = |bounds: &Bounds, open: &Open| names(&admitted(line.iter(), open, bounds));
+        let of = |bounds: &Bounds, open: &Open| names(&admitted(line.iter(), open, bounds).0);
         assert_eq!(
             of(&bounds(9, 2, 0), &Open::default()),
-            ["two", "three", "four"],
+            ["two", "four", "three"],
             "the repository's"
         );
         assert_eq!(
@@ -371,11 +362,11 @@ mod tests {
             "the namespace's"
         );
         let mut open = Open::default();
-        open.add(Class::Plan, &scopes("a", None));
+        open.add(Class::Plan, Rank::Commit, &scopes("a", None));
         assert_eq!(of(&bounds(2, 1, 9), &open), ["four"], "what is open counts");
-        open.remove(Class::Plan, &scopes("a", None));
+        open.remove(Class::Plan, Rank::Commit, &scopes("a", None));
         assert!(open.is_empty());
-        open.add(Class::Apply, &scopes("a", None));
+        open.add(Class::Apply, Rank::Commit, &scopes("a", None));
         assert_eq!(
             of(&bounds(1, 1, 9), &open),
             ["one"],
@@ -384,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_run_reports_scope_and_position() {
+    fn waiting_run_reports_its_full_scope() {
         let rank = Rank::Commit;
         let mut line: Line = (1..=2)
             .map(|n| (place(Class::Plan, rank, n, "a", "x"), scopes("a", None)))
@@ -395,7 +386,7 @@ mod tests {
         );
         line.insert(place(Class::Apply, rank, 0, "a", "z"), scopes("a", None));
         let mut open = Open::default();
-        open.add(Class::Plan, &scopes("b", None));
+        open.add(Class::Plan, Rank::Commit, &scopes("b", None));
         let ask = |me: &Place, of: &str, open: &Open, bounds: &Bounds| {
             super::ask(me, &scopes(of, None), &line, open, bounds)
         };
@@ -403,12 +394,12 @@ mod tests {
         let full = ask(&me, "a", &open, &bounds(1, 9, 9)).unwrap_err();
         assert_eq!(
             full.to_string(),
-            "waits for a slot, 2 before it when it began to wait: 1 of 1 attempts are open"
+            "waits for a slot: 1 of 1 attempts are open"
         );
         let full = ask(&me, "a", &open, &bounds(9, 2, 9)).unwrap_err();
-        let text = "waits for a slot, 2 before it when it began to wait: 0 of 2 attempts in namespace a are open";
+        let text = "waits for a slot: 0 of 2 attempts in namespace a are open";
         assert_eq!(full.to_string(), text, "two are about to");
-        assert_eq!(ask(&me, "a", &open, &bounds(4, 3, 9)), Ok(()));
+        assert_eq!(ask(&me, "a", &open, &bounds(5, 3, 9)), Ok(()));
         assert_eq!(
             ask(
                 &place(Class::Apply, rank, 9, "a", "me"),
@@ -457,6 +448,60 @@ mod tests {
         );
     }
 
+    /// Runs of these ranks and namespaces wait, always, and each attempt ends after one turn: who got how many of `turns` slots.
+    fn shares(all: &[(Rank, &str)], bounds: &Bounds, turns: i64) -> Vec<usize> {
+        let mut open = Open::default();
+        let mut running = std::collections::VecDeque::new();
+        let mut got = vec![0; all.len()];
+        for turn in 0..turns {
+            // Hundreds of the first come before the first of the last.
+            let line: Line = all
+                .iter()
+                .zip(0..)
+                .map(|((rank, namespace), n)| {
+                    let second = turn + if n == 0 { -1_000 } else { 0 };
+                    let place = place(Class::Plan, *rank, second, namespace, &n.to_string());
+                    (place, scopes(namespace, None))
+                })
+                .collect();
+            let (served, after) = admitted(line.iter(), &open, bounds);
+            open = after;
+            for place in served {
+                got[place.name.parse::<usize>().unwrap()] += 1;
+                running.push_back((place.rank, place.namespace.to_string()));
+            }
+            if let Some((rank, namespace)) = running.pop_front() {
+                open.remove(Class::Plan, rank, &scopes(&namespace, None));
+            }
+        }
+        got
+    }
+
+    #[test]
+    fn namespaces_share_and_no_rank_starves() {
+        use Rank::{Commit, Person, Schedule};
+        let whole = |bound| Bounds {
+            whole: Some(bound),
+            ..Bounds::default()
+        };
+        for rank in [Person, Commit, Schedule] {
+            let got = shares(&[(rank, "busy"), (rank, "quiet")], &whole(4), 400);
+            assert!(got.iter().all(|got| *got > 150), "{rank:?}: {got:?}");
+        }
+        let got = shares(
+            &[(Person, "a"), (Commit, "a"), (Schedule, "b")],
+            &whole(4),
+            400,
+        );
+        assert!(got[0] > 150 && got[1] > 50 && got[2] > 50, "{got:?}");
+        let own = Bounds {
+            per_namespace: Some(2),
+            ..Bounds::default()
+        };
+        let got = shares(&[(Commit, "a"), (Schedule, "a")], &own, 400);
+        assert!(got.iter().all(|got| *got > 100), "{got:?}");
+    }
+
     /// splitmix64.
     fn next(seed: &mut u64) -> u64 {
         *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -465,8 +510,7 @@ mod tests {
         z ^ (z >> 31)
     }
 
-    /// For random queues: no bound is exceeded, no run is passed over unless one of its own bounds is full, and `ask` agrees with
-    /// `admitted`.
+    /// For random queues: no bound is exceeded, no run waits unless one of its own bounds is full, and `ask` agrees with `admitted`.
     #[test]
     fn random_lines_keep_bounds_and_order() {
         for seed in 0..2_000 {
@@ -499,30 +543,29 @@ mod tests {
             for _ in 0..below(5) {
                 open.add(
                     Class::Plan,
+                    Rank::Person,
                     &scopes(of(below(3)), (below(2) == 0).then_some("r")),
                 );
             }
-            let served = admitted(line.iter(), &open, &bounds);
-            let mut after = open.clone();
+            let (served, after) = admitted(line.iter(), &open, &bounds);
+            let mut filled = open.clone();
+            for place in &served {
+                let of = &line[*place];
+                assert!(
+                    filled.full(place.class, of, &bounds).is_none(),
+                    "{seed}: a bound is passed by {place:?}"
+                );
+                filled.add(place.class, place.rank, of);
+            }
+            assert_eq!(filled, after, "{seed}");
             for (place, of) in &line {
                 let has = served.contains(&place);
-                assert_eq!(
-                    ask(place, of, &line, &open, &bounds).is_ok(),
-                    has,
-                    "{seed}: {place:?}"
+                let asked = ask(place, of, &line, &open, &bounds);
+                assert_eq!(asked.is_ok(), has, "{seed}: {place:?}");
+                assert!(
+                    has || after.full(place.class, of, &bounds).is_some(),
+                    "{seed}: {place:?} is passed over"
                 );
-                if has {
-                    assert!(
-                        after.full(place.class, of, &bounds).is_none(),
-                        "{seed}: a bound is passed by {place:?}"
-                    );
-                    after.add(place.class, of);
-                } else {
-                    assert!(
-                        after.full(place.class, of, &bounds).is_some(),
-                        "{seed}: {place:?} is passed over"
-                    );
-                }
             }
         }
     }

@@ -9,7 +9,7 @@ use crds::{TerraformRun, version};
 use watching::Key;
 
 use super::{
-    admission::{Bounds, Full, Line, Open, Place, Scope, admitted, ask},
+    admission::{Bounds, Class, Full, Line, Open, Place, Scope, admitted, ask},
     entry::{Entry, Until},
 };
 use crate::cluster::watch::Wakers;
@@ -25,6 +25,8 @@ pub(super) struct Allocations {
     pub(super) open: Open,
     /// Held runs whose pods may end.
     pub(super) held: BTreeSet<Key>,
+    /// Runs whose pods find no room, with the scope in which they look for it.
+    pub(super) stuck: BTreeMap<Key, Scope>,
     pub(super) bounds: Bounds,
     pub(super) wakers: Arc<Wakers>,
 }
@@ -61,6 +63,8 @@ impl Allocations {
                 .counts()
                 .any(|class| !entry.counts().any(|now| now == class))
         });
+        let is_stuck =
+            entry.stuck.is_some() && before.as_ref().is_none_or(|before| before.stuck.is_none());
         let left = entry.waits.is_none() && before.is_some_and(|before| before.waits.is_some());
         self.count(key, &entry);
         let turn = entry
@@ -71,6 +75,11 @@ impl Allocations {
             self.wakers.send(&key.0, &key.1);
         }
         self.runs.insert(key.clone(), entry);
+        if is_stuck {
+            for held in self.held.iter().filter(|held| self.makes_room(held)) {
+                self.wakers.send(&held.0, &held.1);
+            }
+        }
         if freed || left {
             self.serve();
         }
@@ -94,7 +103,7 @@ impl Allocations {
 
     fn count(&mut self, key: &Key, entry: &Entry) {
         for class in entry.counts() {
-            self.open.add(class, &entry.scopes);
+            self.open.add(class, entry.rank, &entry.scopes);
         }
         if let Some(place) = &entry.waits {
             self.line.insert(place.clone(), entry.scopes.clone());
@@ -102,17 +111,21 @@ impl Allocations {
         if entry.held {
             self.held.insert(key.clone());
         }
+        if let Some(scope) = &entry.stuck {
+            self.stuck.insert(key.clone(), scope.clone());
+        }
     }
 
     /// Subtracts an entry from the counts and the queue.
     fn forget(&mut self, key: &Key, entry: &Entry) {
         for class in entry.counts() {
-            self.open.remove(class, &entry.scopes);
+            self.open.remove(class, entry.rank, &entry.scopes);
         }
         if let Some(place) = &entry.waits {
             self.line.remove(place);
         }
         self.held.remove(key);
+        self.stuck.remove(key);
     }
 
     /// Whether the run at a place of the queue may take a slot.
@@ -130,6 +143,26 @@ impl Allocations {
         }
     }
 
+    /// Whether the pod of a held run ends to make room for a stuck one: as many end as find none.
+    pub(super) fn makes_room(&self, key: &Key) -> bool {
+        let scopes: BTreeSet<&Scope> = self.stuck.values().collect();
+        scopes.into_iter().any(|scope| {
+            let stuck = self.stuck.values().filter(|of| *of == scope).count();
+            let held = self.held.iter().filter(|held| {
+                self.runs
+                    .get(*held)
+                    .is_some_and(|entry| entry.scopes.contains(scope))
+            });
+            held.take(stuck).any(|held| held == key)
+        })
+    }
+
+    /// Number of open attempts and of waiting runs of a class.
+    pub(super) fn load(&self, class: Class) -> (u32, usize) {
+        let waiting = self.line.keys().filter(|place| place.class == class);
+        (self.open.count(class, &Scope::Whole), waiting.count())
+    }
+
     /// Wakes the the held runs that occupy slots of a full bound.
     pub(super) fn wake_held(&self, full: &Full) {
         for key in &self.held {
@@ -144,7 +177,7 @@ impl Allocations {
 
     /// Wakes the runs that may take a slot now.
     pub(super) fn serve(&self) {
-        for place in admitted(self.line.iter(), &self.open, &self.bounds) {
+        for place in admitted(self.line.iter(), &self.open, &self.bounds).0 {
             self.wakers.send(&place.namespace, &place.name);
         }
     }

@@ -1,6 +1,6 @@
 //! The part of a run that slots depend on: the class of its attempt, the scopes in which it counts, and its place in the queue.
 
-use crds::{ApprovalMode, Phase, TerraformRun, Trigger, approval, names, reason};
+use crds::{ApprovalMode, Phase, TerraformRun, Trigger, approval, conditions, names, reason};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -14,10 +14,14 @@ pub(super) struct Entry {
     pub(super) scopes: Box<[Scope]>,
     /// Number of its open attempt.
     pub(super) attempt: Option<u32>,
+    /// Who created it.
+    pub(super) rank: Rank,
     /// The class that its open attempt counts in.
     pub(super) open: Option<Class>,
     /// Its pod only waits and may end, since its plan is in the datastore.
     pub(super) held: bool,
+    /// The scope in which its pod finds no room on a node, or in the quota.
+    pub(super) stuck: Option<Scope>,
     /// The run's place in the queue, if its condition has the reason `SlotsFull`.
     pub(super) waits: Option<Place>,
     pub(super) kept: Option<Kept>,
@@ -65,8 +69,10 @@ impl Entry {
         Some(Self {
             scopes: scopes(run),
             attempt,
+            rank: rank(run),
             open,
             held,
+            stuck: stuck(run),
             waits,
             kept: None,
         })
@@ -189,13 +195,44 @@ pub(super) fn place(run: &TerraformRun) -> Option<Place> {
     })
 }
 
-/// Who created a run. Without a trigger annotation it was a person.
+/// The scope in which the open attempt's pod finds no room, which other pods of Pawl may make.
+fn stuck(run: &TerraformRun) -> Option<Scope> {
+    let status = run.status.as_ref()?;
+    status.attempt.as_ref().filter(|attempt| attempt.open)?;
+    let trouble = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
+    match trouble.reason.as_str() {
+        // Not of a selector or a taint.
+        reason::UNSCHEDULABLE
+            if ["Insufficient", "Too many pods"]
+                .iter()
+                .any(|said| trouble.message.contains(said)) =>
+        {
+            Some(Scope::Whole)
+        }
+        reason::QUOTA_EXCEEDED => {
+            Some(Scope::Namespace(run.namespace().unwrap_or_default().into()))
+        }
+        _ => None,
+    }
+}
+
+/// Who created a run. Without a trigger annotation it was a person, unless it names only service accounts.
 fn rank(run: &TerraformRun) -> Rank {
+    let named = run.annotations().get(names::REQUESTED_BY);
+    let machines = named.is_some_and(|named| {
+        named
+            .lines()
+            .all(|name| name.starts_with("system:serviceaccount:"))
+    });
     match run
         .annotations()
         .get(names::TRIGGER)
         .map_or(Trigger::Person, |word| Trigger::of(word))
     {
+        Trigger::Person if machines => Rank::Commit,
         Trigger::Person | Trigger::Deletion => Rank::Person,
         Trigger::Commit => Rank::Commit,
         Trigger::Retry | Trigger::Drift | Trigger::Unknown => Rank::Schedule,
@@ -310,6 +347,15 @@ mod tests {
             fresh.metadata.annotations =
                 Some([(names::TRIGGER.to_owned(), word.to_owned())].into());
             assert_eq!(place(&fresh).unwrap().rank, rank, "{word}");
+        }
+        for (named, rank) in [
+            ("system:serviceaccount:ci:runner", Rank::Commit),
+            ("alice", Rank::Person),
+            ("system:serviceaccount:ci:runner\nalice", Rank::Person),
+        ] {
+            fresh.metadata.annotations =
+                Some([(names::REQUESTED_BY.to_owned(), named.to_owned())].into());
+            assert_eq!(place(&fresh).unwrap().rank, rank, "{named}");
         }
         fresh.metadata.annotations = Some([(names::CANCEL.to_owned(), "x".to_owned())].into());
         assert_eq!(place(&fresh), None);

@@ -76,14 +76,15 @@ impl Slots {
 
     /// The slot of a run, without a new request; and whether other runs wait for the slot of its held pod.
     pub fn look(&self, run: &TerraformRun) -> (Slot, bool) {
-        let inner = self.lock();
+        let (inner, key) = (self.lock(), Key::new(name_of(run)));
+        let makes_room = inner.makes_room(&key);
         if inner.bounds == Bounds::default() {
-            return (Slot::Free, false);
+            return (Slot::Free, makes_room);
         }
-        let Some(entry) = inner.runs.get(&name_of(run)) else {
+        let Some(entry) = inner.runs.get(&key) else {
             return (Slot::Unasked, false);
         };
-        let is_wanted = entry.held
+        let of_line = entry.held
             && entry.open.is_some_and(|class| {
                 wanted(
                     class,
@@ -108,7 +109,7 @@ impl Slots {
                 .map_or_else(Slot::Full, |()| Slot::Unasked),
             (None, None) => Slot::Unasked,
         };
-        (slot, is_wanted)
+        (slot, of_line || makes_room)
     }
 
     /// Reserves a slot of a class for a run if it is its turn. Otherwise queues the run, and wakes runs whose held pods have slots of the
@@ -192,6 +193,12 @@ impl Slots {
         due.map(|due| due.duration_since(now).unsigned_abs())
     }
 
+    /// Number of open attempts and of waiting runs: plans, then approved applies.
+    pub fn load(&self) -> [(u32, usize); 2] {
+        let inner = self.lock();
+        [Class::Plan, Class::Apply].map(|class| inner.load(class))
+    }
+
     /// Wakes the runs of a namespace that have not ended.
     pub fn wake(&self, namespace: &str) {
         let inner = self.lock();
@@ -209,10 +216,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        slots::admission::{Full, Scope},
-        testing,
-    };
+    use crate::{slots::admission::Scope, testing};
     use crds::{Attempt, Phase, TerraformRunStatus, conditions, names, reason, whole_seconds};
     use futures::channel::mpsc::{UnboundedReceiver, unbounded};
 
@@ -414,10 +418,7 @@ mod tests {
             rig.slots.apply(&key(run), run);
         }
         assert!(rig.woken().is_empty());
-        assert!(matches!(
-            rig.slots.look(&c).0,
-            Slot::Full(Full { before: 1, .. })
-        ));
+        assert!(matches!(rig.slots.look(&c).0, Slot::Full(_)));
         open(&mut a, false);
         rig.sees(&mut a);
         assert_eq!(rig.slots.look(&b).0, Slot::Unasked, "its turn");
@@ -456,6 +457,51 @@ mod tests {
         rig.sees(&mut a);
         assert!(!rig.slots.look(&a).1);
         assert!(rig.opens(&mut b));
+    }
+
+    #[test]
+    fn held_pods_end_for_pods_that_find_no_room() {
+        let mut rig = Rig::new(None, None);
+        let mut held = [run("a", 1), run("b", 2), run("c", 3)];
+        for run in &mut held {
+            open(run, true);
+            let status = run.status.as_mut().unwrap();
+            status.phase = Some(Phase::AwaitingApproval);
+            status.plan = Some(crds::PlanStatus {
+                checksum: "sha256:1".into(),
+                attempt: 1,
+                bundle: Some("sha256:2".to_owned()),
+                ..crds::PlanStatus::default()
+            });
+            rig.sees(run);
+        }
+        let mut stuck = run("d", 4);
+        open(&mut stuck, true);
+        let mut says = |rig: &mut Rig, reason: &str, text: &str| {
+            let conditions = &mut stuck.status.as_mut().unwrap().conditions;
+            let is = Some(!reason.is_empty());
+            conditions::set(
+                conditions,
+                conditions::STALLED,
+                is,
+                reason,
+                text,
+                None,
+                testing::t0(),
+            );
+            rig.sees(&mut stuck);
+        };
+        let ends = |rig: &Rig| held.iter().filter(|run| rig.slots.look(run).1).count();
+        let one = vec!["a".to_owned()];
+        for (reason, text, woken) in [
+            (reason::UNSCHEDULABLE, "1 node(s) didn't match", vec![]),
+            (reason::UNSCHEDULABLE, "1 Insufficient cpu.", one.clone()),
+            ("", "", vec![]),
+            (reason::QUOTA_EXCEEDED, "exceeded quota: q", one),
+        ] {
+            says(&mut rig, reason, text);
+            assert_eq!((ends(&rig), rig.woken()), (woken.len(), woken), "{text}");
+        }
     }
 
     #[test]
@@ -535,7 +581,7 @@ mod tests {
         rig.sees(&mut a);
         rig.sees(&mut b);
         let text = b.status.as_ref().unwrap().conditions[0].message.clone();
-        let said = "waits for a slot, 0 before it when it began to wait: 1 of 1 attempts of repository git/infra are open";
+        let said = "waits for a slot: 1 of 1 attempts of repository git/infra are open";
         assert_eq!(text, said);
         drop(rig.woken());
         rig.slots.apply(&key(&of(None)), &of(Some(2)));

@@ -165,7 +165,7 @@ fn unredacted_texts_are_listed() {
             }
         },
     );
-    let known = "failedHook.name failure.diagnostics.severity failure.reason nextStep outputs.reason plan.bundle plan.checksum plan.platform plan.revision \
+    let known = "advice failedHook.name failure.diagnostics.severity failure.reason nextStep outputs.reason plan.bundle plan.checksum plan.platform plan.revision \
                      plan.stateKey plan.summary plan.tool stateLock.created stateLock.id stateLock.operation stateLock.who steps.name";
     assert_eq!(left.into_iter().collect::<Vec<_>>().join(" "), known);
 }

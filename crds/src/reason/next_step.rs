@@ -3,7 +3,7 @@
 //! Agent and controller share it, since both end runs.
 
 use super::Reason;
-use crate::Failure;
+use crate::{Failure, TerraformRun, names};
 
 /// The place of a run, which determines what a person can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,51 @@ pub enum Place {
     Laptop,
 }
 
+/// What holds the code of a run, and its settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodeOrigin {
+    /// The spec field that holds the code or its digest. Different code then needs a new run.
+    pub fixed: Option<&'static str>,
+    /// The layer that creates the runs: a push or its template corrects them.
+    pub layer: Option<String>,
+}
+
+impl CodeOrigin {
+    /// The origin of a run in a cluster.
+    pub fn of(run: &TerraformRun) -> Self {
+        let labels = run.metadata.labels.as_ref();
+        Self {
+            fixed: run.spec.source.fixed_by(),
+            layer: labels
+                .and_then(|labels| labels.get(names::LABEL_LAYER))
+                .cloned(),
+        }
+    }
+}
+
+/// Advice and command of a step: what to do before the command, or instead of one, and the one command to paste.
+pub fn parts(step: &str) -> (Option<String>, Option<String>) {
+    const COMMAND: &str = "kubectl ";
+    if step.starts_with(COMMAND) {
+        return (None, Some(step.to_owned()));
+    }
+    match step.split_once(&format!(": {COMMAND}")) {
+        Some((advice, rest)) => (
+            Some(advice.trim_end_matches(", then").to_owned()),
+            Some(format!("{COMMAND}{rest}")),
+        ),
+        None => (Some(step.to_owned()), None),
+    }
+}
+
+/// The step of these parts, in one line.
+pub fn whole(advice: Option<&str>, command: Option<&str>) -> Option<String> {
+    match (advice, command) {
+        (Some(advice), Some(command)) => Some(format!("{advice}, then: {command}")),
+        (advice, command) => advice.or(command).map(str::to_owned),
+    }
+}
+
 /// Facts about the failure that complete a step's text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -21,8 +66,8 @@ pub struct Facts {
     pub again: String,
     /// The command that prints the log.
     pub logs: String,
-    /// The spec field that holds the code or its digest. Different code then needs a new run.
-    pub fixed: Option<&'static str>,
+    /// What holds the code.
+    pub origin: CodeOrigin,
     /// `FILE:LINE` from the tool's diagnostics.
     pub code: Option<String>,
     /// Names of the stack's variables from the tool's diagnostics.
@@ -30,6 +75,11 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// The place in the code.
+    fn place(&self) -> &str {
+        self.code.as_deref().unwrap_or("what the message names")
+    }
+
     /// Adds facts from the diagnostics of a failure.
     #[must_use]
     pub fn of(mut self, failure: &Failure) -> Self {
@@ -76,23 +126,82 @@ pub(super) enum Step {
 /// The next step after a failure. A reason that is not in the table (from a newer version) gives: run it again.
 pub fn next_step(reason: &str, place: Place, facts: &Facts) -> String {
     let step = step(reason, place).unwrap_or(Step::Again);
+    if let Some(layer) = &facts.origin.layer {
+        return of_layer(step, layer, facts);
+    }
     let then = |first: &str| format!("{first}, then: {}", facts.again);
     match step {
         Step::Never | Step::Again => facts.again.clone(),
         Step::First(first) => then(first),
         Step::Only(only) => only.to_owned(),
         Step::Code => {
-            if let Some(field) = facts.fixed {
+            if let Some(field) = facts.origin.fixed {
                 return format!("create a run with corrected {field} (a spec never changes)");
             }
-            then(&facts.code.as_ref().map_or_else(|| "correct what the message names".to_owned(), |at| format!("correct {at}")))
+            then(&format!("correct {}", facts.place()))
         }
         Step::Variables => variables(place, facts),
-        Step::Versions if facts.fixed.is_some() => {
+        Step::Versions if facts.origin.fixed.is_some() => {
             "create a run whose files and spec.tool.version agree on a version (a spec never changes)".to_owned()
         }
         Step::Versions => then(
             "correct one of the places that the message names, or name a version that they permit in spec.tool.version of a new run",
+        ),
+        Step::Log => facts.logs.clone(),
+    }
+}
+
+/// The step for a run that a layer created, which creates the next one after a push or a change of its settings.
+fn of_layer(step: Step, layer: &str, facts: &Facts) -> String {
+    let words = |text: &str| {
+        [
+            (" (a spec never changes)", ""),
+            (
+                "with a corrected spec",
+                "correct what the message names with a push, or in spec.template of layer LAYER",
+            ),
+            (
+                "create a run with ",
+                "change spec.template of layer LAYER, so that its runs have ",
+            ),
+            (
+                "create a run without ",
+                "change spec.template of layer LAYER, so that its runs are without ",
+            ),
+            (
+                "create the recovery run ",
+                "create the recovery run by hand, ",
+            ),
+            (
+                " (an inline one in a new run)",
+                " (an inline one in spec.template of layer LAYER)",
+            ),
+            (" of a new run", " of layer LAYER's template"),
+            (" in a new run", " of layer LAYER"),
+            ("a new run may have", "the template of layer LAYER may have"),
+            ("spec.source.repository", "spec.repository"),
+            ("spec.source", "spec.secretRef of its repository"),
+        ]
+        .iter()
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+        .replace("create a run correct", "correct")
+        .replace("LAYER", layer)
+    };
+    match step {
+        Step::Never | Step::Again => facts.again.clone(),
+        Step::First(first) => format!("{}, then: {}", words(first), facts.again),
+        Step::Only(only) => words(only),
+        Step::Code => format!("push a commit that corrects {}", facts.place()),
+        Step::Variables => {
+            let names = match facts.variables.as_slice() {
+                [] => "what the message names".to_owned(),
+                names => names.join(" and "),
+            };
+            format!("give {names} in spec.template.variables of layer {layer}, or push a default")
+        }
+        Step::Versions => format!(
+            "push a commit that corrects one of the places that the message names, or name a version that they permit in \
+             spec.template.tool.version of layer {layer}"
         ),
         Step::Log => facts.logs.clone(),
     }
@@ -172,6 +281,74 @@ mod tests {
         );
     }
 
+    /// Each command goes through a shell's parser, and nothing stands beside it.
+    #[test]
+    fn step_is_one_command_or_prose_beside_it() {
+        let (again, logs) = (
+            names::rerun_command("team", "vpc"),
+            names::stored_log_command("team", "vpc"),
+        );
+        let layer = CodeOrigin {
+            fixed: Some("spec.source.repository.revision"),
+            layer: Some("net".into()),
+        };
+        let mut commands = vec![
+            names::approve_command("team", "vpc", "sha256:1"),
+            names::recover_command("team", "vpc"),
+            names::replan_command("team", "vpc"),
+            names::abandon_command("team", "vpc"),
+            names::reconcile_command("team", "infra"),
+            names::confirm_command("team", "net"),
+        ];
+        for reason in reason::ALL {
+            for origin in [CodeOrigin::default(), layer.clone()] {
+                let facts = Facts {
+                    again: again.clone(),
+                    logs: logs.clone(),
+                    origin: origin.clone(),
+                    ..Facts::default()
+                };
+                let text = next_step(reason, Place::Cluster, &facts);
+                let (advice, command) = parts(&text);
+                let again = whole(advice.as_deref(), command.as_deref()).unwrap();
+                assert_eq!(parts(&again), (advice.clone(), command.clone()), "{reason}");
+                for word in ["kubectl annotate", ", then:"] {
+                    assert!(
+                        !advice.iter().any(|advice| advice.contains(word)),
+                        "{reason}: {text}"
+                    );
+                }
+                if origin.layer.is_some() {
+                    for word in [
+                        "create a run",
+                        "new run",
+                        "spec never",
+                        "inline.files",
+                        "LAYER",
+                    ] {
+                        assert!(!text.contains(word), "{reason}: {text}");
+                    }
+                }
+                commands.extend(command);
+            }
+        }
+        commands.sort_unstable();
+        commands.dedup();
+        let script: String = commands
+            .iter()
+            .map(|command| format!("{command} || exit 1\n"))
+            .collect();
+        let script = format!("set -eu\nkubectl() {{ :; }}\nsleep() {{ :; }}\n{script}");
+        let ran = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .output()
+            .unwrap();
+        assert!(
+            ran.status.success() && ran.stderr.is_empty(),
+            "{script}{ran:?}"
+        );
+    }
+
     #[test]
     fn step_for_code_names_the_diagnosed_line() {
         let at = Diagnostic {
@@ -188,7 +365,11 @@ mod tests {
             next_step(
                 &failure.reason,
                 Place::Cluster,
-                &Facts { fixed, ..facts() }.of(&failure),
+                &Facts {
+                    origin: CodeOrigin { fixed, layer: None },
+                    ..facts()
+                }
+                .of(&failure),
             )
         };
         assert_eq!(of(None), "correct main.tf:7, then: pawl again");
@@ -198,7 +379,10 @@ mod tests {
             next_step(
                 reason::VERSION_CONTRADICTION,
                 Place::Cluster,
-                &Facts { fixed, ..facts() },
+                &Facts {
+                    origin: CodeOrigin { fixed, layer: None },
+                    ..facts()
+                },
             )
         };
         assert_eq!(
@@ -243,6 +427,17 @@ mod tests {
             ..Reason::VariableNotSet.failure("")
         };
         let of = |place| next_step(&failure.reason, place, &facts().of(&failure));
+        let layer = Facts {
+            origin: CodeOrigin {
+                fixed: None,
+                layer: Some("net".into()),
+            },
+            ..facts()
+        };
+        assert_eq!(
+            next_step(&failure.reason, Place::Cluster, &layer.of(&failure)),
+            "give zone and size in spec.template.variables of layer net, or push a default"
+        );
         assert_eq!(of(Place::Laptop), "pawl again --var zone=… --var size=…");
         assert_eq!(
             of(Place::Cluster),

@@ -34,6 +34,10 @@ pub struct TerraformLayerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub next_step: Option<String>,
+    /// Advice beside the next command, or in its place, as one line for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub advice: Option<String>,
     /// `Ready`, and Burrito's `IsPlanArtifactUpToDate`, `IsApplyUpToDate`, `IsLastRelevantCommitPlanned`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]

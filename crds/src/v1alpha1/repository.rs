@@ -123,10 +123,14 @@ pub struct TerraformRepositoryStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub conditions: Vec<Condition>,
-    /// The next step for a person, while the repository or a ref fails.
+    /// The next command to run, while the repository or a ref fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub next_step: Option<String>,
+    /// Advice beside the next command, or in its place, as one line for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub advice: Option<String>,
     /// The refs that layers use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
@@ -198,9 +202,13 @@ pub struct RefFailure {
     /// The error, for people.
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// The next step, for people.
+    /// The next command to run.
     #[schemars(length(max = 1024))]
     pub next_step: String,
+    /// Advice beside the next command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub advice: Option<String>,
     /// Time of the first failure in a row.
     pub since: Time,
     /// Number of failures in a row, at most 1000.

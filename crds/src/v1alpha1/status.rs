@@ -11,6 +11,8 @@ use k8s_openapi::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::reason::next_step::whole;
+
 use super::{
     attempt::{Adopted, Attempt, Claim, Settled},
     failure::Failure,
@@ -38,6 +40,10 @@ pub struct TerraformRunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub next_step: Option<String>,
+    /// Advice beside the next command, or in its place, as one line for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub advice: Option<String>,
     /// Past events for people: one line per phase, with time and duration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 48), inner(length(max = 256)))]
@@ -253,6 +259,11 @@ pub struct Step {
 }
 
 impl TerraformRunStatus {
+    /// Advice and command of the next step, in one line.
+    pub fn step(&self) -> Option<String> {
+        whole(self.advice.as_deref(), self.next_step.as_deref())
+    }
+
     /// Whether the run has ended.
     pub fn is_terminal(&self) -> bool {
         self.phase.is_some_and(Phase::is_terminal)

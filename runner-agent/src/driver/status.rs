@@ -9,7 +9,9 @@ use crds::{
     Adopted, Approval, Claim, Failure, HookWhen, Journal, Phase, PlanStatus, Progress, RunResult,
     StateLock, Step, TerraformRunStatus,
     fields::{self, Origin},
-    names, whole_seconds,
+    names,
+    reason::next_step::{self, CodeOrigin},
+    whole_seconds,
 };
 use jiff::Timestamp;
 
@@ -35,8 +37,8 @@ pub(super) struct StatusView {
     approval: Approval,
     /// Another run applied to the state since the plan was made.
     stale: Option<String>,
-    /// The field of the spec that fixes the code by content or digest.
-    fixed: Option<&'static str>,
+    /// What holds the run's code.
+    origin: CodeOrigin,
     /// Since when nothing happens, and when the silence ends by force.
     stalled: Option<(Timestamp, Option<Ends>)>,
     /// Duration of the silence when the command was asked to stop.
@@ -59,7 +61,7 @@ impl StatusView {
             checksum: String::new(),
             approval: Approval::default(),
             stale: None,
-            fixed: None,
+            origin: CodeOrigin::default(),
             stalled: None,
             stalled_for: Duration::ZERO,
             hook: None,
@@ -79,6 +81,10 @@ impl StatusView {
                 progress.current.as_deref(),
                 ends,
             ));
+        }
+        if let report::Commands::Cluster { .. } = self.settings.commands() {
+            let step = status.next_step.as_deref().map(next_step::parts);
+            (status.advice, status.next_step) = step.unwrap_or_default();
         }
         fields::texts(&mut status, |text, _, origin| {
             if origin == Origin::Printed {
@@ -136,11 +142,11 @@ impl StatusView {
         &mut self,
         status: TerraformRunStatus,
         approval: Approval,
-        fixed: Option<&'static str>,
+        origin: CodeOrigin,
         now: Timestamp,
     ) {
         self.status = status;
-        (self.approval, self.fixed) = (approval, fixed);
+        (self.approval, self.origin) = (approval, origin);
         self.since = Some(now);
     }
 

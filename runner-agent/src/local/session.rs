@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::Result;
-use crds::{Changed, Phase, RunResult, TerraformRunStatus, names, pod_env, reason, whole_seconds};
+use crds::{
+    Changed, Phase, RunResult, TerraformRunStatus, names, pod_env, reason,
+    reason::next_step::CodeOrigin, whole_seconds,
+};
 use jiff::Timestamp;
 use nix::sys::termios::{FlushArg, tcflush};
 use tokio::{
@@ -238,7 +241,7 @@ fn close(api: &super::FileApi, commands: &Commands) -> Result<()> {
         }
         end_untold(status);
         if let Some(failure) = &status.failure {
-            status.next_step = failed(commands, failure, None).next_step;
+            status.next_step = failed(commands, failure, &CodeOrigin::default()).next_step;
         }
     })?;
     Ok(())

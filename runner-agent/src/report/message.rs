@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crds::{
     Changed, Failure, Journal, Phase, Progress, names,
-    reason::next_step::{Facts, Place, next_step},
+    reason::next_step::{CodeOrigin, Facts, Place, next_step},
     text::clip,
 };
 use jiff::{Timestamp, tz::TimeZone};
@@ -199,8 +199,8 @@ pub fn retried(failure: &Failure) -> String {
     )
 }
 
-/// A run failed. `fixed` is the field of its spec that fixes the code by content or digest.
-pub fn failed(commands: &Commands, failure: &Failure, fixed: Option<&'static str>) -> Text {
+/// A run failed.
+pub fn failed(commands: &Commands, failure: &Failure, origin: &CodeOrigin) -> Text {
     let changed = match failure.changes {
         Changed::None => "nothing was changed",
         Changed::Some => "some of the plan was carried out",
@@ -213,7 +213,7 @@ pub fn failed(commands: &Commands, failure: &Failure, fixed: Option<&'static str
     let facts = Facts {
         again: commands.rerun(),
         logs: commands.logs(),
-        fixed,
+        origin: origin.clone(),
         ..Facts::default()
     }
     .of(failure);
@@ -284,13 +284,15 @@ mod tests {
             line: Some(7),
             ..Diagnostic::default()
         }];
-        let text = failed(&cluster(), &f, None);
+        let text = failed(&cluster(), &f, &CodeOrigin::default());
         assert_eq!(text.message, "plan failed: x; nothing was changed");
         assert_eq!(
             text.next_step.unwrap(),
             "correct main.tf:7, then: kubectl annotate -n team tfrun.pawl.run/vpc pawl.run/rerun=true"
         );
-        let text = failed(&folder(), &f, None).next_step.unwrap();
+        let text = failed(&folder(), &f, &CodeOrigin::default())
+            .next_step
+            .unwrap();
         assert_eq!(
             text,
             "correct main.tf:7, then: runner-agent local apply net"

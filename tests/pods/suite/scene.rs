@@ -324,7 +324,7 @@ impl Scene {
             "{name} failed with {failure:?} in place of {class:?}/{reason}"
         );
         ensure!(
-            !failure.message.is_empty() && status.next_step.as_ref().is_some_and(|n| !n.is_empty()),
+            !failure.message.is_empty() && status.step().is_some(),
             "{name} says not what to do: {status:?}"
         );
         Ok(status)

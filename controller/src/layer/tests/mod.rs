@@ -135,7 +135,10 @@ impl World {
     }
 
     pub(super) fn next_step(&self) -> String {
-        self.status().next_step.unwrap_or_default()
+        let status = self.status();
+        let step =
+            crds::reason::next_step::whole(status.advice.as_deref(), status.next_step.as_deref());
+        step.unwrap_or_default()
     }
 
     pub(super) fn waits_for(&self) -> String {
@@ -220,7 +223,7 @@ impl World {
                 .map(|note| note.text)
                 .next_back()
                 .unwrap_or(std::mem::take(&mut self.told));
-            match &self.status().next_step {
+            match Some(self.next_step()).filter(|step| !step.is_empty()) {
                 Some(step) => assert!(
                     self.told.ends_with(&format!("; next step: {step}")),
                     "{} in place of {step}",

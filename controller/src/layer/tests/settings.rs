@@ -225,7 +225,7 @@ fn renamed_directory_waits_until_the_stack_is_chosen() {
     rename(&mut world, &json!({}));
     assert_eq!(world.made.len(), 1);
     assert_eq!(world.condition(READY), is("False", "StateMoved"));
-    let step = world.status().next_step.unwrap();
+    let step = world.next_step();
     assert!(
         step.starts_with(&format!("set spec.template.stack: {stack} to keep")),
         "{step}"

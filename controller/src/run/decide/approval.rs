@@ -131,7 +131,9 @@ fn unapproved(s: &Situation<'_>) -> Unapproved {
         None if told(reason::UNVERIFIED) => Unapproved::Told,
         None if recorded(s) => Unapproved::Withdrawn,
         None if told(reason::WITHDRAWN) => Unapproved::Told,
-        None => Unapproved::Waiting,
+        None => s.frozen.map_or(Unapproved::Waiting, |frozen| {
+            Unapproved::Frozen(frozen.clone())
+        }),
         Some(_) if told(reason::STALE_APPROVAL) => Unapproved::Told,
         Some(given) => Unapproved::OtherPlan(given.clone()),
     }

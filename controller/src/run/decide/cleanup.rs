@@ -55,6 +55,7 @@ pub(super) fn pod(s: &Situation<'_>) -> Option<Decision> {
     actions.push(Action::ReleasePod {
         name: pod.name.clone(),
         uid: pod.uid.clone(),
+        lingers: pod.lingers,
     });
     Some(Decision::all(actions))
 }

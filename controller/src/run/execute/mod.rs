@@ -146,8 +146,8 @@ pub(super) async fn execute(
             Action::DeleteAccount { name } => {
                 delete::account(&namespace, &name, &ctx.cluster).await?;
             }
-            Action::ReleasePod { name, uid } => {
-                delete::release_pod(&namespace, &name, &uid, &ctx.cluster).await?;
+            Action::ReleasePod { name, uid, lingers } => {
+                delete::release_pod(&namespace, &name, &uid, lingers, &ctx.cluster).await?;
                 if let PodState::Present(pod) = &mut seen.pod {
                     pod.held = false;
                 }

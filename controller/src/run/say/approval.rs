@@ -144,6 +144,10 @@ pub(super) fn removed(patch: &mut StatusPatch<'_>, why: &Unapproved) {
                 "the plan is not approved yet",
             );
         }
+        Unapproved::Frozen(frozen) => {
+            let text = format!("the plan is not approved yet; {frozen}");
+            patch.condition_if_new(conditions::APPROVED, Some(false), reason::FROZEN, &text);
+        }
         Unapproved::Told => {}
     }
 }

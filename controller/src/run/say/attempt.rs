@@ -139,8 +139,8 @@ pub(super) fn policy_missing(patch: &mut StatusPatch<'_>, missing: &Missing) {
             "waits for the admission policies of the chart, without which no run starts: {text}"
         ));
         let command = format!(
-            "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings {}; install what is missing with the chart \
-             (policies.install=true)",
+            "install what is missing with the chart (policies.install=true): kubectl get \
+             validatingadmissionpolicies,validatingadmissionpolicybindings {}",
             names::POLICIES.join(" ")
         );
         patch.set("nextStep", command);

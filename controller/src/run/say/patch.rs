@@ -11,7 +11,7 @@ use crds::{
     names,
     reason::{
         self,
-        next_step::{Facts, Place},
+        next_step::{self, CodeOrigin, Facts, Place},
     },
     status_limit,
     text::clip,
@@ -395,6 +395,11 @@ impl<'a> StatusPatch<'a> {
         {
             self.set("history", history);
         }
+        if let Some(step) = self.patch.get("nextStep") {
+            let (advice, command) = step.as_str().map(next_step::parts).unwrap_or_default();
+            self.patch.insert("advice".into(), json!(advice));
+            self.patch.insert("nextStep".into(), json!(command));
+        }
         let word = self.patch.get("result").and_then(Value::as_str);
         let closed = self.status.result.filter(|_| kind == Kind::Close);
         let ended = RunResult::ALL
@@ -440,11 +445,11 @@ impl<'a> StatusPatch<'a> {
         let again = names::rerun_command(&namespace, &name);
         match (result, failure) {
             (RunResult::Failed | RunResult::Indeterminate, Some(failure)) => {
-                let fixed = self.whole()?.spec.source.fixed_by();
+                let origin = CodeOrigin::of(self.whole()?);
                 let facts = Facts {
                     again,
                     logs: names::logs_command(&namespace, &name),
-                    fixed,
+                    origin,
                     ..Facts::default()
                 }
                 .of(failure);

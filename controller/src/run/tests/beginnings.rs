@@ -131,8 +131,8 @@ fn waiting_pod_has_a_reason_and_fails_at_the_deadline() {
         assert_eq!(failure.class, class);
         assert_eq!(failure.changes, Changed::None);
         let next = world.next_step();
-        has(next, ", then: kubectl ");
-        has(next, "pawl.run/rerun=true");
+        has(&next, ", then: kubectl ");
+        has(&next, "pawl.run/rerun=true");
         let pod = world.pod();
         assert!(pod.deleting && !pod.held && !world.attempt().open);
     }
@@ -248,7 +248,7 @@ fn missing_service_account_is_named_and_awaited() {
     let failure = world.failure();
     assert_eq!(failure.reason.as_str(), reason::SERVICE_ACCOUNT_NOT_FOUND);
     assert_eq!(failure.class, FailureClass::Configuration);
-    let step = "create the ServiceAccount, and the run goes on by itself: kubectl create serviceaccount -n team aws";
+    let step = "create the ServiceAccount, and the run goes on by itself, then: kubectl create serviceaccount -n team aws";
     assert_eq!(world.next_step(), step);
     world = world.later(1).settled();
     assert!(world.status().failure.is_none(), "it was created");

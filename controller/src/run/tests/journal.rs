@@ -26,7 +26,7 @@ fn indeterminate_run_reports_its_journal_and_recovery() {
     world.settle();
     assert_eq!(world.result(), Some(RunResult::Indeterminate));
     assert_eq!(world.status().journal, Some(forgotten()));
-    assert_eq!(world.next_step(), recover().as_str());
+    assert_eq!(world.next_step(), recover());
     assert!(
         world
             .status()
@@ -54,7 +54,7 @@ fn unreachable_datastore_delays_the_journal_not_the_end() {
     world.journal = Some(forgotten());
     world = world.later(i64::try_from(wait).unwrap()).settled();
     assert_eq!(world.status().journal, Some(forgotten()));
-    assert_eq!(world.next_step(), recover().as_str());
+    assert_eq!(world.next_step(), recover());
     assert_eq!(world.written(Kind::Journal), 1);
 }
 

@@ -51,7 +51,7 @@ fn plan_waits_without_a_pod_after_the_hold() {
     has(text, "2027-01-18 08:00:00 UTC");
     has(text, "no pod is held");
     has(
-        world.next_step(),
+        &world.next_step(),
         &format!("pawl.run/approve={SUM} pawl.run/approved-by=\"$(kubectl"),
     );
     assert_eq!(world.condition(PLANNED), is_true("Planned"));
@@ -397,7 +397,7 @@ fn waiting_plan_is_stale_after_another_apply() {
             world.message()
         );
         let step = world.next_step();
-        has(step, "pawl.run/cancel=");
+        has(&step, "pawl.run/cancel=");
         assert!(step.ends_with("pawl.run/rerun=true"), "{what}: {step}");
         // The report stays when this process no longer knows the apply.
         world.o.applied = None;

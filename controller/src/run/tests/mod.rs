@@ -405,8 +405,8 @@ impl World {
         self.status().message.as_deref().unwrap_or_default()
     }
 
-    pub(super) fn next_step(&self) -> &str {
-        self.status().next_step.as_deref().unwrap_or_default()
+    pub(super) fn next_step(&self) -> String {
+        self.status().step().unwrap_or_default()
     }
 
     #[track_caller]

@@ -9,18 +9,17 @@ use crate::{
 
 const KEY: &str = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
 
-fn full(class: Class, before: usize) -> Full {
+fn full(class: Class, before: u32) -> Full {
     Full {
         class,
         scope: Scope::Whole,
-        open: 4,
+        open: before,
         bound: 4,
-        before,
     }
 }
 
-/// A world with bounded slots: `before` runs wait ahead of it, or (`None`) a slot is free.
-fn bounded(mut world: World, class: Class, before: Option<usize>) -> World {
+/// A world with bounded slots: `open` attempts are open, or (`None`) a slot is free.
+fn bounded(mut world: World, class: Class, before: Option<u32>) -> World {
     world.o.slot = Slot::Unasked;
     world.full = before.map(|before| full(class, before));
     world
@@ -32,7 +31,7 @@ fn frozen(mut world: World, is: bool) -> World {
 }
 
 /// The next reconcile.
-fn again(mut world: World, before: Option<usize>) -> World {
+fn again(mut world: World, before: Option<u32>) -> World {
     world.o.slot = before.map_or(Slot::Unasked, |before| {
         Slot::Full(full(Class::Plan, before))
     });
@@ -69,7 +68,7 @@ fn run_without_a_slot_waits_podless_and_reports_it_once() {
     assert_eq!(world.settle(), None, "whoever frees a slot wakes it");
     assert_eq!(world.phase(), Some(Phase::Pending));
     assert!(world.status().attempt.is_none());
-    let text = "waits for a slot, 8 before it when it began to wait: 4 of 4 attempts are open";
+    let text = "waits for a slot: 8 of 4 attempts are open";
     assert_eq!(succeeded(&world), ("SlotsFull".into(), text.into()));
     assert_eq!(world.message(), text);
     assert_eq!(world.events, ["SlotsFull"]);
@@ -117,7 +116,7 @@ fn approved_plan_gets_its_lease_before_its_slot() {
     let said = world.message();
     has(
         said,
-        "is approved; waits for a slot, 1 before it when it began to wait: 4 of 4 approved applies are open; no pod is held",
+        "is approved; waits for a slot: 1 of 4 approved applies are open; no pod is held",
     );
     let world = again(world, None).settled();
     assert!(world.attempt().open);
@@ -208,7 +207,7 @@ fn frozen_namespace_starts_nothing_and_stops_nothing() {
         "namespace team is frozen by its annotation pawl.run/freeze",
     );
     has(
-        world.next_step(),
+        &world.next_step(),
         "kubectl annotate namespace team pawl.run/freeze-",
     );
     let writes = world.writes.len();
@@ -237,4 +236,27 @@ fn frozen_namespace_records_approvals_but_gives_no_lease() {
         let world = frozen(world, false).settled();
         assert!(world.has_lease() && world.attempt().open);
     }
+}
+
+#[test]
+fn waiting_plan_names_the_freeze_while_it_lasts() {
+    let world = frozen(plan_waits(), true).settled();
+    let approved = world.whole_condition(APPROVED);
+    assert_eq!(
+        (approved.status.as_str(), approved.reason.as_str()),
+        ("False", "Frozen")
+    );
+    assert!(
+        approved.message.contains("namespace team is frozen"),
+        "{}",
+        approved.message
+    );
+    let writes = world.writes.len();
+    let world = world.later(60).settled();
+    assert_eq!(world.writes.len(), writes, "written once");
+    let world = frozen(world, false).settled();
+    assert_eq!(world.whole_condition(APPROVED).reason, "WaitingForApproval");
+    let world = frozen(plan_waits().settled(), true).settled();
+    let world = frozen(world.annotate(names::APPROVE, SUM).settled(), false).settled();
+    assert_eq!(world.whole_condition(APPROVED).status, "True");
 }

@@ -1,5 +1,6 @@
 //! Sends deliveries to a receiver with a fake API server. Covers known flaws of other receivers except those in authentication.
 
+mod pings;
 mod replays;
 
 use std::{

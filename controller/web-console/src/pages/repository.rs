@@ -55,6 +55,8 @@ pub enum Verdict {
     Ignored,
     /// The body is an HTML form.
     Form,
+    /// An unsigned test of the connection.
+    Ping,
 }
 
 impl Verdict {
@@ -64,6 +66,7 @@ impl Verdict {
             Self::Accepted => "accepted",
             Self::Ignored => "ignored",
             Self::Form => "form",
+            Self::Ping => "ping",
         }
     }
 
@@ -74,6 +77,9 @@ impl Verdict {
             Self::Ignored => "this event moves no ref; nothing is checked",
             Self::Form => {
                 "the body is a form; choose application/json as the content type of the webhook"
+            }
+            Self::Ping => {
+                "the address is right; this test is not signed, so nothing is checked, and only signed deliveries are accepted"
             }
         }
     }

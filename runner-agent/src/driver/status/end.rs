@@ -161,7 +161,7 @@ impl StatusView {
                     now,
                 );
                 if result.is_some() {
-                    let mut text = report::failed(&commands, &failure, self.fixed);
+                    let mut text = report::failed(&commands, &failure, &self.origin);
                     if claimed {
                         report::accounted(
                             &mut text,

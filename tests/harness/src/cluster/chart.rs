@@ -190,6 +190,11 @@ impl PawlImages {
         // Test clusters have no network outside this machine. A test with a mirror overrides this.
         let mut values =
             Values::from([("runner.tools".to_owned(), r#"{"offline":true}"#.to_owned())]);
+        // Tests run beside each other, and are not to wait for each other's slots.
+        values.insert(
+            "controller.maxConcurrentRuns".to_owned(),
+            r#"{"total":null}"#.to_owned(),
+        );
         // The kubelets of tests do not measure disk usage.
         values.insert("runner.ephemeralStorage".to_owned(), String::new());
         let sources = self.sources.iter().map(|image| ("sources.image", image));

@@ -194,7 +194,7 @@ pub(super) fn named(run: &TerraformRun) -> Option<String> {
     {
         return Some("it failed without a reason".into());
     }
-    (needs && status.next_step.as_deref().unwrap_or_default().is_empty())
+    (needs && status.step().unwrap_or_default().is_empty())
         .then(|| "it failed and says not what to do next".to_owned())
 }
 

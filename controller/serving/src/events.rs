@@ -27,8 +27,6 @@ use serde_json::json;
 
 use crds::{names, text::clip};
 
-/// The reporting component.
-const REPORTER: &str = "pawl-controller";
 /// Maximum size of an Event's note, in bytes.
 const MAX_NOTE: usize = 1024;
 /// A repetition within this time increments the count.
@@ -47,6 +45,8 @@ pub struct Note {
 #[derive(Clone)]
 pub struct Events {
     client: Client,
+    /// The reporting component.
+    reporter: &'static str,
     instance: String,
     said: Arc<Mutex<Said>>,
 }
@@ -111,14 +111,15 @@ impl Said {
 }
 
 impl Events {
-    /// Publishes as the controller.
-    pub fn new(client: Client) -> Self {
+    /// Publishes as this component.
+    pub fn new(client: Client, reporter: &'static str) -> Self {
         let instance = std::env::var("HOSTNAME")
             .ok()
             .filter(|name| !name.is_empty());
         Self {
             client,
-            instance: instance.unwrap_or_else(|| REPORTER.into()),
+            reporter,
+            instance: instance.unwrap_or_else(|| reporter.into()),
             said: Arc::default(),
         }
     }
@@ -161,7 +162,7 @@ impl Events {
         );
         let name = format!(
             "{}.{:x}",
-            about.name.as_deref().unwrap_or(REPORTER),
+            about.name.as_deref().unwrap_or(self.reporter),
             series.first.as_nanosecond()
         );
         if series.count == 1 {
@@ -198,7 +199,7 @@ impl Events {
             note: Some(fitting(&note.text)),
             reason: Some(note.reason.into()),
             regarding: Some(about.clone()),
-            reporting_controller: Some(REPORTER.into()),
+            reporting_controller: Some(self.reporter.into()),
             reporting_instance: Some(self.instance.clone()),
             type_: Some(if note.warning { "Warning" } else { "Normal" }.into()),
             ..Event::default()
@@ -251,7 +252,6 @@ fn fitting(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
 
     fn note(text: &str) -> Note {
         Note {
@@ -280,7 +280,10 @@ mod tests {
 
     #[test]
     fn only_equal_events_are_aggregated() {
-        let about = testing::run().object_ref(&());
+        let about = ObjectReference {
+            name: Some("net".into()),
+            ..ObjectReference::default()
+        };
         let (first, second) = (
             note("attempt 1 of at most 4: pod net-x8dlm-a1"),
             note("attempt 2 of at most 4: pod net-x8dlm-a2"),
@@ -297,7 +300,7 @@ mod tests {
     #[test]
     fn repeated_events_are_counted_and_expired_ones_dropped() {
         let mut said = Said::default();
-        let at = |seconds| testing::t0() + SignedDuration::from_secs(seconds);
+        let at = |seconds| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
         let say = |said: &mut Said, fact, seconds| {
             let series = said.next(fact, at(seconds));
             said.done(fact, series);
