@@ -14,6 +14,10 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("reviewed::only_an_address_changes", moved),
         Test::new("reviewed::drift_is_summarised", drifted),
         Test::new(
+            "reviewed::destroy_that_keeps_objects_is_destroyed",
+            forgotten,
+        ),
+        Test::new(
             "reviewed::silent_changes_of_a_failed_apply_are_told",
             silent,
         ),

@@ -119,19 +119,16 @@ impl PhaseRunner {
     ) -> Result<(), Failure> {
         // Once: if the lock remains, another permission is needed.
         *guard(&self.release) = None;
-        let released = match self.remote.as_ref().filter(|_| shell.managed) {
-            Some(remote) => {
-                let released = retry_for(PATIENCE, || remote.client.unlock(&lock.id)).await;
-                released.map_err(|trouble| {
-                    failure("the lock of the managed state cannot be released", &trouble)
-                })
-            }
-            None => {
-                let args = ["force-unlock", "-force", &lock.id];
-                self.tool_once(shell, "force-unlock", &args, notices)
-                    .await
-                    .map(drop)
-            }
+        let remote = self.remote.as_ref().filter(|_| shell.managed);
+        let released = if let Some(remote) = remote {
+            let released = retry_for(PATIENCE, || remote.client.unlock(&lock.id)).await;
+            released.map_err(|trouble| {
+                failure("the lock of the managed state cannot be released", &trouble)
+            })
+        } else {
+            let args = ["force-unlock", "-force", &lock.id];
+            let unlocked = self.tool_once(shell, "force-unlock", &args, notices);
+            unlocked.await.map(drop)
         };
         match released {
             Ok(()) => {

@@ -35,6 +35,7 @@ pub(super) const MOCKED: [&str; 2] = [
 /// File name of the variables that a plan was given, and its maximum size in bytes.
 const INPUTS: &str = "inputs.json";
 const MAX_INPUTS: u64 = 4 << 20;
+const UNKEPT: &str = "the variables of the plan cannot be kept";
 
 /// Arguments of a Terragrunt call, and its environment besides the tool's.
 #[derive(Debug, PartialEq, Eq)]
@@ -215,19 +216,17 @@ impl PhaseRunner {
         if !shell.is_terragrunt() {
             return Ok(());
         }
-        const FAILED: &str = "the variables of the plan cannot be kept";
         if mocked {
             self.say("mocks of outputs are in this plan: it is not applied; apply the unit that has the outputs, and plan again").await;
         }
-        let seen = files::left(&self.seen_inputs(), MAX_INPUTS).or_internal(FAILED)?;
-        let given: GivenVariables = serde_json::from_reader(seen).or_internal(FAILED)?;
+        let seen = files::left(&self.seen_inputs(), MAX_INPUTS).or_internal(UNKEPT)?;
+        let given: GivenVariables = serde_json::from_reader(seen).or_internal(UNKEPT)?;
         self.put_inputs(&GivenVariables { mocked, ..given })
     }
 
     pub(super) fn put_inputs(&self, given: &GivenVariables) -> Result<(), Failure> {
-        const FAILED: &str = "the variables of the plan cannot be kept";
-        let file = files::create(&self.kept_inputs()).or_internal(FAILED)?;
-        serde_json::to_writer(file, given).or_internal(FAILED)
+        let file = files::create(&self.kept_inputs()).or_internal(UNKEPT)?;
+        serde_json::to_writer(file, given).or_internal(UNKEPT)
     }
 
     /// The variables that Terragrunt gave the plan.

@@ -109,17 +109,17 @@ pub fn run() -> u8 {
         Call::Other => command.args(args),
         Call::Unit(mut args) => {
             let name = args.first().cloned().unwrap_or_default();
+            let asks = inputs.is_some() && name == ASK;
             let weighed = inputs.map(|file| weigh(&file, &name, &variables()));
-            match weighed.transpose() {
-                Ok(None) => {}
-                Ok(Some(others)) if !others.is_empty() => {
+            match weighed.unwrap_or(Ok(Vec::new())) {
+                Ok(others) if !others.is_empty() => {
                     let others = others.join(", ");
                     let _ = note(&notes, DIFFERS.as_ref(), others.as_ref());
                     eprintln!("error: the plan was made with other values of {others}");
                     return 1;
                 }
-                Ok(Some(_)) if name == ASK => return 0,
-                Ok(Some(_)) => {}
+                Ok(_) if asks => return 0,
+                Ok(_) => {}
                 Err(error) => {
                     eprintln!("error: the variables of the plan are not known: {error}");
                     return 1;
