@@ -100,7 +100,7 @@ fn computed(lab: &Lab) -> Result<()> {
         &[("live/a/terragrunt.hcl", &unit), ("live/a/main.tf", code)],
     )?;
     let url = format!("{}//live/a?ref=main", git.url("team/infra-live"));
-    place.run(&["apply", &url, "--auto-approve"])?.with(0)?;
+    place.ends(0, &["apply", &url, "--auto-approve"])?;
     ensure!(
         state.current("infra-live/live/a").is_some(),
         "states: {:?}",

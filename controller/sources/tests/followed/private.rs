@@ -1,6 +1,6 @@
 //! Access to private servers: a private certificate authority, and the token of a GitHub App.
 
-use std::{collections::BTreeMap, process::Command};
+use std::{collections::BTreeMap, fmt::Write as _, process::Command};
 
 use serde_json::json;
 use sources::{credentials::Data, schedule::Cause};
@@ -48,7 +48,10 @@ async fn longest_matching_credentials_serve_each_submodule() {
                 repo.commit("main", &[("a", name)]).unwrap(),
             ));
             let url = format!("https://somebody@{host}/{name}.git");
-            modules += &format!("[submodule \"m{n}\"]\n\tpath = m{n}\n\turl = {url}\n");
+            let _ = write!(
+                modules,
+                "[submodule \"m{n}\"]\n\tpath = m{n}\n\turl = {url}\n"
+            );
         }
     }
     changes.push(Change::File(".gitmodules", modules.as_bytes()));

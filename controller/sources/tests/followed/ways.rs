@@ -51,9 +51,9 @@ fn digest(root: &Path) -> BTreeMap<String, String> {
                 continue;
             }
             let meta = path.symlink_metadata().unwrap();
-            let name = format!("{:?}", path.strip_prefix(root).unwrap());
+            let name = path.strip_prefix(root).unwrap().display().to_string();
             let content = if meta.is_symlink() {
-                format!("{:?}", path.read_link().unwrap())
+                format!("-> {}", path.read_link().unwrap().display())
             } else if meta.is_dir() {
                 dirs.push(path);
                 "/".to_owned()
@@ -61,7 +61,7 @@ fn digest(root: &Path) -> BTreeMap<String, String> {
                 let run = meta.permissions().mode() & 0o111 != 0;
                 let bytes = fs::read(path).unwrap();
                 let sum = crds::digest::hex_digest(
-                    &ring::digest::digest(&ring::digest::SHA256, &bytes).as_ref(),
+                    ring::digest::digest(&ring::digest::SHA256, &bytes).as_ref(),
                 );
                 format!("{run} {} {sum}", bytes.len())
             };
@@ -191,7 +191,7 @@ impl Work {
         // Afterwards, since git would convert or refuse the files.
         let mut attributes = String::new();
         for line in ATTRIBUTES.iter().filter(|_| dice.below(2) == 0) {
-            attributes += &format!("{line}\n");
+            attributes.extend([*line, "\n"]);
         }
         fs::write(root.join(".gitattributes"), attributes).unwrap();
         done(root, &["add", ".gitattributes"]);

@@ -97,13 +97,13 @@ fn objects(
         .stdout(to)
         .stderr(Stdio::piped());
     let mut child = git.spawn().map_err(PackError::NotRun)?;
-    let commits = header.remotes.iter().map(|(_, commit)| commit);
-    let mut wanted: String = commits
+    let commits = header.remotes.iter().map(|(_, commit)| commit.as_str());
+    let tags = header.tags.iter().map(|(_, tag)| tag.as_str());
+    let shallow = commits
         .clone()
-        .map(|commit| format!("--shallow {commit}\n"))
-        .collect();
-    let tags = header.tags.iter().map(|(_, tag)| tag);
-    wanted.extend(commits.chain(tags).map(|id| format!("{id}\n")));
+        .flat_map(|commit| ["--shallow ", commit, "\n"]);
+    let ids = commits.chain(tags).flat_map(|id| [id, "\n"]);
+    let wanted: String = shallow.chain(ids).collect();
     // If git ends early, its own error is more useful.
     let _ = child
         .stdin

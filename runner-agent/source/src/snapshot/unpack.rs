@@ -198,11 +198,11 @@ impl Unpacked {
         packed.dedup_by(|a, b| a.0 == b.0);
         let packed: String = packed
             .iter()
-            .map(|(name, id)| format!("{id} {name}\n"))
+            .flat_map(|(name, id)| [id, " ", name, "\n"])
             .collect();
         let shallow: String = remotes
             .iter()
-            .map(|(_, commit)| format!("{commit}\n"))
+            .flat_map(|(_, commit)| [commit, "\n"])
             .collect();
         let mut made = BTreeMap::new();
         for (number, (url, commit)) in remotes.iter().enumerate() {
