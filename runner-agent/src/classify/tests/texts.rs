@@ -118,3 +118,29 @@ fn general_text_on_locks_does_not_hide_the_cause() {
         "plan failed: Error acquiring the state lock: Error message: dial tcp: connection refused"
     );
 }
+
+#[test]
+fn wrong_value_names_the_field_that_gave_it() {
+    for (file, field) in [
+        ("zz_pawl.auto.tfvars.json", "spec.variables"),
+        (
+            "/pawl/work/src/a/zz_pawl-values.auto.tfvars",
+            "spec.variables",
+        ),
+        (
+            "/home/me/a/.pawl/runs/1/plan/values.tfvars",
+            "spec.variables",
+        ),
+        (
+            "/pawl/work/src/zz_pawl-03-prod-eu.auto.tfvars",
+            "spec.variableFiles prod-eu.auto.tfvars",
+        ),
+    ] {
+        let told = "The given value is not suitable for var.zones declared at main.tf:1,1-17: list of string required.";
+        let told = diagnostic("Invalid value for input variable", told, Some((file, 1)));
+        let failure = of("plan", vec![told]);
+        assert_is(&failure, Configuration, reason::VARIABLE_INVALID, file);
+        let place = format!("({field})");
+        assert!(failure.message.contains(&place), "{}", failure.message);
+    }
+}
