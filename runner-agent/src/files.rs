@@ -44,6 +44,28 @@ pub fn is_variables_file(name: &str) -> bool {
     name == VARIABLES_FILE || name.starts_with(VARIABLE_FILES) && is_read()
 }
 
+/// The field of a run that a file of variables comes from, for people: nobody wrote that file.
+pub fn variables_field(path: &str) -> Option<String> {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let own = ["values.tfvars", "variables.tfvars.json"];
+    if path.contains("/.pawl/runs/") && own.contains(&name) {
+        return Some("spec.variables".to_owned());
+    }
+    if !is_variables_file(name) {
+        return None;
+    }
+    // `zz_pawl-NN-NAME`.
+    let numbered = name
+        .strip_prefix(VARIABLE_FILES)
+        .and_then(|rest| rest.split_once('-'));
+    Some(
+        match numbered.filter(|(number, _)| number.parse::<u8>().is_ok()) {
+            Some((_, given)) => format!("spec.variableFiles {given}"),
+            None => "spec.variables".to_owned(),
+        },
+    )
+}
+
 /// Whether an error is of a file itself and not of the disk: its permissions, its kind, the length of its path, or that it has vanished.
 pub fn is_of_the_file(error: &io::Error) -> bool {
     matches!(

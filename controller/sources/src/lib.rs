@@ -31,6 +31,7 @@ pub mod commit;
 pub mod credentials;
 pub mod failure;
 pub mod follow;
+pub mod functions;
 pub mod gc;
 pub mod git;
 pub mod github_app;

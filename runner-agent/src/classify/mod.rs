@@ -34,7 +34,10 @@ use plain::{in_source, last_words};
 pub use rows::{is_disk_full, is_of_backend, text};
 pub use sentence::shorten;
 
-use crate::process::{Exit, RunError};
+use crate::{
+    files::variables_field,
+    process::{Exit, RunError},
+};
 
 /// The parts of a command's output that matter after a failure.
 #[derive(Clone, Debug, Default)]
@@ -112,8 +115,14 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if !errors.iter().all(is_head) {
         errors.retain(|error| !is_head(error));
     }
-    for file in errors.iter_mut().filter_map(|error| error.file.as_mut()) {
+    for error in &mut errors {
+        let Some(file) = &mut error.file else {
+            continue;
+        };
         *file = in_source(&said.below, file);
+        if let Some(field) = variables_field(file) {
+            (*file, error.line) = (field, None);
+        }
     }
     let (first, class, mut reason) = decisive(step, exit, &errors, &said.tail);
     let action = said.actions.iter().find(|(_, end)| **end == FAILED_ACTION);
@@ -255,7 +264,8 @@ fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, Reason)> {
     // Among the errors of `init`, only those of backends have a summary and nothing else.
     let bare = matches!(step, "init" | "workspace") && detail.is_empty() && error.file.is_none();
     // A module called with an invalid value is an error in the code.
-    let in_code = error.file.is_some()
+    let is_given = |file: &String| file.starts_with("spec.variable");
+    let in_code = error.file.as_ref().is_some_and(|file| !is_given(file))
         && !error
             .address
             .as_ref()

@@ -3,6 +3,7 @@
 mod apply;
 mod artifact;
 mod claim_record;
+mod declarations;
 mod diagnostic;
 mod empty_home;
 mod env_names;

@@ -50,9 +50,10 @@ impl PhaseRunner {
         let mut args: Vec<OsString> = args.into_iter().map(OsString::from).collect();
         args.extend(made.shell.options.plan.iter().map(OsString::from));
         // Terragrunt runs the tool beside the code that it copied and generated.
-        let runs_in = match made.shell.is_terragrunt() {
-            true => self.ran_in(),
-            false => Some(made.shell.stack.clone()),
+        let runs_in = if made.shell.is_terragrunt() {
+            self.ran_in()
+        } else {
+            Some(made.shell.stack.clone())
         };
         if let Some(dir) = runs_in {
             for note in variables::before_plan(&made.run, &mut made.shell, &dir)? {

@@ -178,3 +178,29 @@ fn failure_before_the_apply_saved_nothing() {
         assert_eq!(is_before_the_apply(&failure), is_before, "{summary}");
     }
 }
+
+#[test]
+fn wrong_value_names_the_field_that_gave_it() {
+    for (file, field) in [
+        ("zz_pawl.auto.tfvars.json", "spec.variables"),
+        (
+            "/pawl/work/src/a/zz_pawl-values.auto.tfvars",
+            "spec.variables",
+        ),
+        (
+            "/home/me/a/.pawl/runs/1/plan/values.tfvars",
+            "spec.variables",
+        ),
+        (
+            "/pawl/work/src/zz_pawl-03-prod-eu.auto.tfvars",
+            "spec.variableFiles prod-eu.auto.tfvars",
+        ),
+    ] {
+        let told = "The given value is not suitable for var.zones declared at main.tf:1,1-17: list of string required.";
+        let told = diagnostic("Invalid value for input variable", told, Some((file, 1)));
+        let failure = of("plan", vec![told]);
+        assert_is(&failure, Configuration, reason::VARIABLE_INVALID, file);
+        let place = format!("({field})");
+        assert!(failure.message.contains(&place), "{}", failure.message);
+    }
+}
