@@ -122,7 +122,9 @@ pub fn data(
     for item in items {
         let name = &item.output;
         let Some(output) = outputs.get(name) else {
-            left.push(format!("{name}, which is null or which the stack does not have"));
+            left.push(format!(
+                "{name}, which is null or which the stack does not have"
+            ));
             continue;
         };
         if output.sensitive && !takes_sensitive {

@@ -92,10 +92,7 @@ async fn confined_or_not() {
     let status = a.api.status();
     assert!(
         failure.message.contains("no Landlock")
-            && status
-                .step()
-                .unwrap()
-                .contains("runner.requireConfinement")
+            && status.step().unwrap().contains("runner.requireConfinement")
     );
     assert!(
         a.ledger().is_empty() && !a.stack().exists() && !status.unconfined,

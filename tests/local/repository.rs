@@ -9,7 +9,7 @@ use servers::{
     state::StateServer,
 };
 
-use crate::place::{End as _, Lab, Test, holds, runtime};
+use crate::place::{Lab, Test, holds, runtime};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![

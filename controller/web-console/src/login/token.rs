@@ -6,9 +6,7 @@ use axum::{Extension, body::Bytes, extract::State, http::HeaderMap, response::Re
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::{
-    Console, api_server::Token, problem::Problem, session::Session, strangers::Sender,
-};
+use crate::{Console, api_server::Token, problem::Problem, session::Session, strangers::Sender};
 
 use super::{establish, parsed, refused};
 
