@@ -258,9 +258,15 @@ impl PhaseRunner {
         let Some(names) = wrapped::differing(&self.notes()) else {
             return Ok(());
         };
-        Err(Reason::InputsChanged.failure(self.redactor.clean(&format!(
-            "Terragrunt gives {names} another value than the plan was made with; plan again, or allow it by spec.approval.allowRotation"
-        ))))
+        let allows = if self.host.keeps_disk() {
+            ""
+        } else {
+            ", or allow it by spec.approval.allowRotation"
+        };
+        let message = format!(
+            "Terragrunt gives {names} another value than the plan was made with; plan again{allows}"
+        );
+        Err(Reason::InputsChanged.failure(self.redactor.clean(&message)))
     }
 
     /// Commands that show the plan, in order: each is tried if the previous one fails. `ran_in` is the directory in which
