@@ -20,9 +20,8 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use serde::{Deserialize, Serialize};
 
-use crate::datastore::sealed_inputs::SealedInputs;
+use crate::datastore::sealed_inputs::{GivenVariables, SealedInputs};
 
 /// Directory of the links by which this program is called in the tool's place.
 pub const DIR: &str = "beneath";
@@ -43,16 +42,6 @@ pub const INPUTS: &str = "PAWL_INPUTS";
 pub const ASK: &str = "refresh";
 /// The command of a note about variables that differ, in place of a directory.
 const DIFFERS: &str = "differs";
-
-/// The variables that Terragrunt gave a plan.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GivenVariables {
-    /// Digests of their values.
-    pub sealed: SealedInputs,
-    /// Whether outputs of other units were replaced by mocks.
-    #[serde(default)]
-    pub mocked: bool,
-}
 
 /// Reaction to a call by Terragrunt.
 #[derive(Clone, Debug, PartialEq, Eq)]
