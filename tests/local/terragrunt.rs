@@ -266,14 +266,6 @@ fn begun(lab: &Lab) -> Result<()> {
         "{failure:?}"
     );
     ensure!(state(&place).is_err(), "it has a state");
-    // Allowed, the plan's values are applied.
-    fs::write(
-        place.stack().join("pawl.yaml"),
-        "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n  approval: {allowRotation: true}\n",
-    )?;
-    place.comes_to(Applied, &["apply", "--auto-approve"])?;
-    let value = state(&place)?["resources"][0]["instances"][0]["attributes"]["input"].clone();
-    ensure!(value.to_string().contains("planned"), "{value}");
     Ok(())
 }
 

@@ -16,6 +16,16 @@ pub struct SealedInputs {
     digests: BTreeMap<String, String>,
 }
 
+/// The variables that Terragrunt gave a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenVariables {
+    /// Digests of their values.
+    pub sealed: SealedInputs,
+    /// Whether outputs of other units were replaced by mocks.
+    #[serde(default)]
+    pub mocked: bool,
+}
+
 impl SealedInputs {
     /// Computes digests of values with a random key.
     ///

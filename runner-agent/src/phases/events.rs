@@ -22,7 +22,6 @@ use super::{
     diagnostic::ToolDiagnostic,
     journal::{Journal, Touched},
     plan_words,
-    terragrunt::MOCKED,
 };
 use crate::{
     classify::{FAILED_ACTION, Said},
@@ -44,6 +43,11 @@ const LET_GO: usize = 32 << 10;
 const MAX_TEXT: usize = 2_000;
 const MAX_DETAIL: usize = 8_000;
 const MAX_ADDRESS: usize = 512;
+/// Terragrunt's messages if it takes mocks in place of outputs.
+const MOCKED: [&str; 2] = [
+    "mock outputs provided and returning those",
+    "fallback to mock outputs",
+];
 /// Maximum number of invoked actions retained.
 const ACTIONS: usize = 8;
 /// Minimum time between two activity notices. Observers show seconds, so more would not help.

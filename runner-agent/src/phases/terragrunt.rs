@@ -14,24 +14,17 @@ use crds::{Changes, Failure, Reason};
 use super::{Initialised, PhaseRunner, Planned, Shell};
 use crate::{
     classify::{self, OrInternal as _, Said},
+    datastore::sealed_inputs::GivenVariables,
     files,
     ports::PlanReport,
     process::{Command, Role},
-    tool::{
-        Found,
-        wrapped::{self, GivenVariables},
-    },
+    tool::{Found, wrapped},
 };
 
 /// Terragrunt's message if a dependency has no outputs and mocks are not allowed for the command.
 const NO_OUTPUTS: &str = "detected no outputs";
 /// Terragrunt's message if it ignores an error as configured.
 const IGNORED: &str = "Ignoring error, reason:";
-/// Terragrunt's messages if it takes mocks in place of outputs.
-pub(super) const MOCKED: [&str; 2] = [
-    "mock outputs provided and returning those",
-    "fallback to mock outputs",
-];
 /// File name of the variables that a plan was given, and its maximum size in bytes.
 const INPUTS: &str = "inputs.json";
 const MAX_INPUTS: u64 = 4 << 20;
@@ -264,9 +257,15 @@ impl PhaseRunner {
         let Some(names) = wrapped::differing(&self.notes()) else {
             return Ok(());
         };
-        Err(Reason::InputsChanged.failure(self.redactor.clean(&format!(
-            "Terragrunt gives {names} another value than the plan was made with; plan again, or allow it by spec.approval.allowRotation"
-        ))))
+        let allows = if self.host.keeps_disk() {
+            ""
+        } else {
+            ", or allow it by spec.approval.allowRotation"
+        };
+        let message = format!(
+            "Terragrunt gives {names} another value than the plan was made with; plan again{allows}"
+        );
+        Err(Reason::InputsChanged.failure(self.redactor.clean(&message)))
     }
 
     /// Commands that show the plan, in order: each is tried if the previous one fails. `ran_in` is the directory in which

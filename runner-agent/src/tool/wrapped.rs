@@ -20,10 +20,12 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use serde::{Deserialize, Serialize};
 use tool_versions::Tool;
 
-use crate::{backend::of_code, datastore::sealed_inputs::SealedInputs};
+use crate::{
+    backend::of_code,
+    datastore::sealed_inputs::{GivenVariables, SealedInputs},
+};
 
 /// Directory of the links by which this program is called in the tool's place.
 pub const DIR: &str = "beneath";
@@ -44,16 +46,6 @@ pub const INPUTS: &str = "PAWL_INPUTS";
 pub const ASK: &str = "refresh";
 /// The command of a note about variables that differ, in place of a directory.
 const DIFFERS: &str = "differs";
-
-/// The variables that Terragrunt gave a plan.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GivenVariables {
-    /// Digests of their values.
-    pub sealed: SealedInputs,
-    /// Whether outputs of other units were replaced by mocks.
-    #[serde(default)]
-    pub mocked: bool,
-}
 
 /// The file with the run's own backend.
 pub const BACKEND: &str = "PAWL_BACKEND";
