@@ -58,7 +58,7 @@ fn in_text(name: &str, text: &str) -> Option<Found> {
     if !["backend", "cloud"].iter().any(|word| text.contains(word)) {
         return None;
     }
-    if name.ends_with(".json") {
+    if name.strip_suffix(".json").is_some() {
         return in_json(&serde_json::from_str(text).ok()?);
     }
     match hcl::parse(text) {
@@ -129,7 +129,7 @@ fn in_lines(text: &str) -> Option<Found> {
         let (kind, rest) = rest.split_once('"')?;
         (is_word && rest.trim_start().starts_with('{')).then(|| kind.to_owned())
     };
-    code.filter_map(words).last().map(|kind| (kind, Vec::new()))
+    code.rev().find_map(words).map(|kind| (kind, Vec::new()))
 }
 
 /// The file with a run's own backend, named by its type.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use hcl_edit::{
-    Span as _,
+    Decorated, Span as _,
     expr::{Expression, Traversal, TraversalOperator},
     visit::{Visit, visit_body, visit_traversal},
 };
@@ -51,7 +51,7 @@ fn line(name: &str, text: &str) -> Option<usize> {
     }
     let of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
     match hcl::parse(text) {
-        Ok(body) if !name.ends_with(".json") => {
+        Ok(body) if name.strip_suffix(".json").is_none() => {
             let mut found = Reads::default();
             visit_body(&mut found, &body);
             found.0.into_iter().min().map(of)
@@ -81,7 +81,7 @@ struct Reads(Vec<usize>);
 impl Visit for Reads {
     fn visit_traversal(&mut self, node: &Traversal) {
         let of = matches!(&node.expr, Expression::Variable(name) if NAMES.contains(&name.as_str()));
-        let first = node.operators.first().map(|operator| operator.value());
+        let first = node.operators.first().map(Decorated::value);
         if of
             && matches!(first, Some(TraversalOperator::GetAttr(name)) if name.as_str() == "workspace")
         {
