@@ -3,17 +3,14 @@
 //! A stream has no queue: it reads the changes after its position, and sends the present rows. A slow browser misses
 //! nothing but intermediate rows, or is told to read its lists again.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+mod places;
+
+use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Router,
     extract::State,
-    http::{HeaderMap, StatusCode, Uri},
+    http::{HeaderMap, Uri},
     response::{
         IntoResponse as _, Response,
         sse::{Event, KeepAlive, Sse},
@@ -38,9 +35,10 @@ use crate::{
     rows::{Kind, LayerRow, Rows, RunRow, Sequence},
 };
 
-/// Most open streams, and of one person.
-const STREAMS: usize = 1000;
-const OF_ONE: usize = 50;
+pub use places::Streams;
+
+use places::Place;
+
 /// Most topics of a stream.
 const TOPICS: usize = 64;
 /// Most rows of a batch; a browser that missed more reads its lists again.
@@ -54,55 +52,6 @@ const RIGHTS: Duration = Duration::from_secs(5);
 /// The same without changes.
 const RIGHTS_IDLE: Duration = Duration::from_secs(60);
 const HEARTBEAT: Duration = Duration::from_secs(15);
-
-/// The number of open streams of each person, by name.
-#[derive(Default)]
-pub struct Streams(Mutex<HashMap<String, usize>>);
-
-/// The place of an open stream.
-struct Place(Arc<Console>, String);
-
-impl Streams {
-    pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Place {
-    /// # Errors
-    /// All places are taken, or all that one person gets.
-    fn take(console: &Arc<Console>, person: &Person) -> Result<Self, Problem> {
-        let mut open = console.streams.lock();
-        let own = open.get(person.name()).copied().unwrap_or_default();
-        let (status, reason, number) = if own >= OF_ONE {
-            (StatusCode::TOO_MANY_REQUESTS, "TooManyOwnStreams", OF_ONE)
-        } else if open.values().sum::<usize>() >= STREAMS {
-            (StatusCode::SERVICE_UNAVAILABLE, "TooManyStreams", STREAMS)
-        } else {
-            open.insert(person.name().to_owned(), own + 1);
-            return Ok(Self(console.clone(), person.name().to_owned()));
-        };
-        let whose = if own >= OF_ONE { " of yours" } else { "" };
-        let detail = format!(
-            "{number} streams{whose} are open; this page is not live until one of them is closed, all else works"
-        );
-        Err(Problem::new(status, reason, detail))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.0.streams.lock();
-        let own = open.remove(&self.1).unwrap_or_default();
-        if own > 1 {
-            open.insert(std::mem::take(&mut self.1), own - 1);
-        }
-    }
-}
 
 /// Data of the event `row`.
 #[derive(Serialize, JsonSchema, Clone, Debug, PartialEq)]
@@ -529,38 +478,6 @@ mod tests {
         ] {
             assert!(Topics::of(query).is_err(), "{query}");
         }
-    }
-
-    #[tokio::test]
-    async fn one_person_cannot_take_all_streams() {
-        let console = crate::testing::console("http://127.0.0.1:8444");
-        let person = async |name: &str| {
-            let token = crate::testing::token(name);
-            Person::of_token(&console.api_server, token).await.unwrap()
-        };
-        let (eve, again) = (person("eve").await, person("eve.2").await);
-        let mut held: Vec<_> = (0..OF_ONE)
-            .map(|_| Place::take(&console, &eve).unwrap())
-            .collect();
-        let refused = Place::take(&console, &again).err().unwrap();
-        assert_eq!(
-            (refused.status.as_u16(), &*refused.reason),
-            (429, "TooManyOwnStreams")
-        );
-        for number in 1..STREAMS / OF_ONE {
-            let other = person(&format!("p{number}")).await;
-            held.extend((0..OF_ONE).map(|_| Place::take(&console, &other).unwrap()));
-        }
-        let ada = person("ada").await;
-        let full = Place::take(&console, &ada).err().unwrap();
-        assert_eq!(
-            (full.status.as_u16(), &*full.reason),
-            (503, "TooManyStreams")
-        );
-        held.pop();
-        assert!(Place::take(&console, &ada).is_ok());
-        held.clear();
-        assert!(console.streams.lock().is_empty());
     }
 
     #[test]
