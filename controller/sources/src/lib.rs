@@ -36,6 +36,7 @@ pub mod gc;
 pub mod git;
 pub mod github_app;
 pub mod glob;
+mod large;
 pub mod metrics;
 pub mod mirror;
 pub mod proxy;

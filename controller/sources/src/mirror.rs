@@ -10,14 +10,7 @@ use std::{
 };
 
 use crds::Reason;
-use source::{
-    Repository, Url,
-    clone::is_refused,
-    git_errors::contents_refused,
-    lfs::{self, MAX_POINTER, Pointer},
-    listing, snapshot, submodules,
-    url::is_revision,
-};
+use source::{Repository, clone::is_refused, listing, snapshot, submodules, url::is_revision};
 
 use crate::{
     failure::Problem,
@@ -31,23 +24,12 @@ const MAX_TREE: Most = Most {
     bytes: listing::MAX_LISTING,
     records: snapshot::LIMITS.entries,
 };
-/// The settings that `git-lfs` takes from a repository's `.lfsconfig`. A mirror has no work tree with it.
-const LFS_CONFIG: [&str; 4] = [
-    "lfs.url",
-    "lfs.fetchinclude",
-    "lfs.fetchexclude",
-    "remote.origin.lfsurl",
-];
-/// Number of blobs in one read of pointers.
-const POINTERS: usize = 10_000;
 /// Maximum size of code in one read, in bytes.
-const MAX_CODE: usize = 256 << 20;
+pub const MAX_CODE: usize = 256 << 20;
 /// Maximum size of a commit object, in bytes.
 const MAX_COMMIT: usize = 1 << 20;
 /// Number of fetched commits after which a mirror is recreated, which is cheaper than a git gc.
 const MAX_COMMITS: usize = 200;
-/// The server of large files, for people.
-const LARGE: &str = "the server of the large files of Git LFS";
 /// Interval of size checks during a fetch.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -275,97 +257,6 @@ impl Mirror<'_> {
         ))
     }
 
-    /// Fetches the contents of a commit's large files, if its `.gitattributes` use Git LFS, for its snapshot. Returns its pointers.
-    ///
-    /// # Errors
-    /// When a retry may help. A file that the server refuses permanently remains a pointer; the agent rejects it if the
-    /// stack contains it.
-    pub async fn large(
-        &self,
-        url: &str,
-        commit: &str,
-        tree: &Tree,
-    ) -> Result<BTreeSet<Pointer>, Problem> {
-        let asks = self
-            .local(
-                &[
-                    "grep",
-                    "-q",
-                    "-e",
-                    "filter=lfs",
-                    commit,
-                    "--",
-                    ":(glob)**/.gitattributes",
-                ],
-                Vec::new(),
-                4096,
-            )
-            .await?;
-        let pointers = if asks.ended.code == 0 {
-            self.pointers(tree).await?
-        } else {
-            BTreeSet::new()
-        };
-        if pointers.is_empty() {
-            return Ok(pointers);
-        }
-        let store = self.dir().join("lfs");
-        let mut config: Vec<String> = lfs::config(&store)
-            .into_iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
-        config.push(format!("remote.origin.url={url}"));
-        if tree.at(".lfsconfig").is_some_and(|file| !file.is_link()) {
-            let own = self.config(commit, ".lfsconfig").await?;
-            let own = own.iter().filter(|pair| self.is_taken(pair));
-            config.extend(own.map(|(key, value)| format!("{key}={value}")));
-        }
-        let told = config.iter().flat_map(|pair| ["-c", pair.as_str()]);
-        let args: Vec<&str> = told.chain(["lfs", "fetch", "origin", commit]).collect();
-        let ended = self.remote(url, &args).await?.ended;
-        if ended.code == 0 {
-            return Ok(pointers);
-        }
-        let problem = Problem::from(contents_refused::<GitError>(url, &ended));
-        if problem.reason == Reason::SourceUnreachable && !ended.output.contains(lfs::NO_PROGRAM) {
-            return Err(Problem::no_repository(LARGE, &problem.message));
-        }
-        tracing::warn!(
-            commit,
-            problem = problem.message,
-            "large files stay pointers"
-        );
-        Ok(pointers)
-    }
-
-    /// Whether a setting of `.lfsconfig` applies. `git-lfs` uses no proxy for loopback, so the address is judged here.
-    fn is_taken(&self, (key, value): &(String, String)) -> bool {
-        let may = |host: &str| {
-            let outbound = self.git.outbound.as_ref();
-            outbound.is_none_or(|outbound| outbound.may_reach(host))
-        };
-        LFS_CONFIG.contains(&key.as_str())
-            && (!key.ends_with("url") || Url::parse(value).is_some_and(|url| may(url.host())))
-    }
-
-    /// The pointers in a tree.
-    async fn pointers(&self, tree: &Tree) -> Result<BTreeSet<Pointer>, Problem> {
-        let small = |entry: &&crate::tree::Entry| {
-            !entry.is_link() && !entry.is_gitlink() && entry.size <= MAX_POINTER
-        };
-        let small = tree.entries().iter().filter(small);
-        let ids: BTreeSet<&str> = small.map(|entry| entry.id.as_str()).collect();
-        let (ids, mut found): (Vec<&str>, _) = (ids.into_iter().collect(), BTreeSet::new());
-        for ids in ids.chunks(POINTERS) {
-            let input = ids.join("\n") + "\n";
-            let ask = ["cat-file", "--batch", "--buffer"];
-            let output = self.read(&ask, input.into_bytes(), MAX_CODE).await?;
-            let texts = batch(&output).unwrap_or_default();
-            found.extend(texts.into_values().filter_map(Pointer::parse));
-        }
-        Ok(found)
-    }
-
     /// The tags of a commit, each with the id of its object.
     ///
     /// # Errors
@@ -521,7 +412,7 @@ impl Mirror<'_> {
     }
 
     /// The output of a local command.
-    async fn read(
+    pub(crate) async fn read(
         &self,
         args: &[&str],
         input: Vec<u8>,
@@ -544,7 +435,7 @@ impl Mirror<'_> {
         Err(Problem::new(Reason::AgentFault, message))
     }
 
-    async fn local(
+    pub(crate) async fn local(
         &self,
         args: &[&str],
         input: Vec<u8>,
@@ -565,7 +456,7 @@ impl Mirror<'_> {
     }
 
     /// Contacts a server, and aborts when the mirror becomes too large.
-    async fn remote(&self, url: &str, args: &[&str]) -> Result<Output, Problem> {
+    pub(crate) async fn remote(&self, url: &str, args: &[&str]) -> Result<Output, Problem> {
         let dir = self.dir();
         self.mirrors.grows(self.uid);
         let env = self.git.towards(url, self.repository);
@@ -621,7 +512,7 @@ fn kept(commit: &str) -> String {
 }
 
 /// The objects printed by `git cat-file --batch`, by id; `None` for unexpected output.
-fn batch(output: &[u8]) -> Option<BTreeMap<&str, &[u8]>> {
+pub(crate) fn batch(output: &[u8]) -> Option<BTreeMap<&str, &[u8]>> {
     let (mut found, mut rest) = (BTreeMap::new(), output);
     while !rest.is_empty() {
         let end = rest.iter().position(|byte| *byte == b'\n')?;

@@ -1,0 +1,120 @@
+//! The contents of Git LFS, fetched into a mirror for its snapshots.
+
+use std::collections::BTreeSet;
+
+use crds::Reason;
+use source::{
+    Url,
+    git_errors::contents_refused,
+    lfs::{self, MAX_POINTER, Pointer},
+};
+
+use crate::{
+    failure::Problem,
+    git::GitError,
+    mirror::{MAX_CODE, Mirror, batch},
+    tree::{Entry, Tree},
+};
+
+/// The settings that `git-lfs` takes from a repository's `.lfsconfig`. A mirror has no work tree with it.
+const LFS_CONFIG: [&str; 4] = [
+    "lfs.url",
+    "lfs.fetchinclude",
+    "lfs.fetchexclude",
+    "remote.origin.lfsurl",
+];
+/// Number of blobs in one read of pointers.
+const POINTERS: usize = 10_000;
+/// The server of large files, for people.
+const LARGE: &str = "the server of the large files of Git LFS";
+impl Mirror<'_> {
+    /// Fetches the contents of a commit's large files, if its `.gitattributes` use Git LFS, for its snapshot. Returns its pointers.
+    ///
+    /// # Errors
+    /// When a retry may help. A file that the server refuses permanently remains a pointer; the agent rejects it if the
+    /// stack contains it.
+    pub async fn large(
+        &self,
+        url: &str,
+        commit: &str,
+        tree: &Tree,
+    ) -> Result<BTreeSet<Pointer>, Problem> {
+        let asks = self
+            .local(
+                &[
+                    "grep",
+                    "-q",
+                    "-e",
+                    "filter=lfs",
+                    commit,
+                    "--",
+                    ":(glob)**/.gitattributes",
+                ],
+                Vec::new(),
+                4096,
+            )
+            .await?;
+        let pointers = if asks.ended.code == 0 {
+            self.pointers(tree).await?
+        } else {
+            BTreeSet::new()
+        };
+        if pointers.is_empty() {
+            return Ok(pointers);
+        }
+        let store = self.dir().join("lfs");
+        let mut config: Vec<String> = lfs::config(&store)
+            .into_iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        config.push(format!("remote.origin.url={url}"));
+        if tree.at(".lfsconfig").is_some_and(|file| !file.is_link()) {
+            let own = self.config(commit, ".lfsconfig").await?;
+            let own = own.iter().filter(|pair| self.is_taken(pair));
+            config.extend(own.map(|(key, value)| format!("{key}={value}")));
+        }
+        let told = config.iter().flat_map(|pair| ["-c", pair.as_str()]);
+        let args: Vec<&str> = told.chain(["lfs", "fetch", "origin", commit]).collect();
+        let ended = self.remote(url, &args).await?.ended;
+        if ended.code == 0 {
+            return Ok(pointers);
+        }
+        let problem = Problem::from(contents_refused::<GitError>(url, &ended));
+        if problem.reason == Reason::SourceUnreachable && !ended.output.contains(lfs::NO_PROGRAM) {
+            return Err(Problem::no_repository(LARGE, &problem.message));
+        }
+        tracing::warn!(
+            commit,
+            problem = problem.message,
+            "large files stay pointers"
+        );
+        Ok(pointers)
+    }
+
+    /// Whether a setting of `.lfsconfig` applies. `git-lfs` uses no proxy for loopback, so the address is judged here.
+    fn is_taken(&self, (key, value): &(String, String)) -> bool {
+        let may = |host: &str| {
+            let outbound = self.git.outbound.as_ref();
+            outbound.is_none_or(|outbound| outbound.may_reach(host))
+        };
+        LFS_CONFIG.contains(&key.as_str())
+            && (!key.ends_with("url") || Url::parse(value).is_some_and(|url| may(url.host())))
+    }
+
+    /// The pointers in a tree.
+    async fn pointers(&self, tree: &Tree) -> Result<BTreeSet<Pointer>, Problem> {
+        let small =
+            |entry: &&Entry| !entry.is_link() && !entry.is_gitlink() && entry.size <= MAX_POINTER;
+        let small = tree.entries().iter().filter(small);
+        let ids: BTreeSet<&str> = small.map(|entry| entry.id.as_str()).collect();
+        let (ids, mut found): (Vec<&str>, _) = (ids.into_iter().collect(), BTreeSet::new());
+        for ids in ids.chunks(POINTERS) {
+            let input = ids.join("\n") + "\n";
+            let ask = ["cat-file", "--batch", "--buffer"];
+            let output = self.read(&ask, input.into_bytes(), MAX_CODE).await?;
+            let texts = batch(&output).unwrap_or_default();
+            found.extend(texts.into_values().filter_map(Pointer::parse));
+        }
+        Ok(found)
+    }
+}

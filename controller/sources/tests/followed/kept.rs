@@ -1,0 +1,149 @@
+//! The datastore and the agent of the tests: keeps snapshots, and makes trees of them.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{Seek as _, Write as _},
+    path::Path,
+    process::Command,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use crds::datastore::Stored;
+use datastore_client::{RequestError, sources::Lists};
+use futures::StreamExt as _;
+use source::{Ended, snapshot};
+use sources::store::Snapshots;
+
+/// Stores snapshots in a directory. The tree of each is made and thereby verified on arrival.
+pub(crate) struct Kept {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) puts: Mutex<Vec<String>>,
+}
+
+impl Kept {
+    fn archive(&self, revision: &str) -> std::path::PathBuf {
+        self.dir.path().join(format!("{revision}.tar"))
+    }
+
+    /// Makes the tree of a snapshot, as the agent does for a layer of a ref.
+    pub(crate) async fn tree(
+        &self,
+        revision: &str,
+        git_ref: Option<&str>,
+        to: &Path,
+    ) -> source::Fetched {
+        let (scratch, until) = (
+            tempfile::tempdir().unwrap(),
+            Instant::now() + Duration::from_secs(600),
+        );
+        let file = File::open(self.archive(revision)).unwrap();
+        let unpacked =
+            snapshot::unpack::<std::io::Error>(file, scratch.path(), revision, until).unwrap();
+        let (fetched, contents) = unpacked.fetch(&Real, env(), git_ref, to).await.unwrap();
+        contents.unwrap();
+        fetched
+    }
+}
+
+/// The environment of an agent's git.
+pub(crate) fn env() -> Vec<(OsString, OsString)> {
+    [
+        ("PATH", "/usr/bin:/bin"),
+        ("HOME", "/nowhere"),
+        ("no_proxy", "*"),
+    ]
+    .map(|(key, value)| (key.into(), value.into()))
+    .into()
+}
+
+/// The git of this machine.
+pub(crate) struct Real;
+
+impl Real {
+    fn command(args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> Command {
+        let mut command = Command::new("git");
+        command.args(args).env_clear().current_dir(dir);
+        command.envs(env.iter().map(|(key, value)| (key, value)));
+        command
+    }
+}
+
+impl source::Git for Real {
+    type Error = std::io::Error;
+
+    async fn run_git(
+        &self,
+        args: &[&str],
+        env: &[(OsString, OsString)],
+        dir: &Path,
+    ) -> std::io::Result<Ended> {
+        let output = Self::command(args, env, dir).output()?;
+        Ok(Ended {
+            code: output.status.code().unwrap_or(-1),
+            output: String::from_utf8_lossy(&output.stderr).into_owned(),
+            ..Ended::default()
+        })
+    }
+
+    async fn read_git<T: Send + 'static>(
+        &self,
+        args: &[&str],
+        env: &[(OsString, OsString)],
+        dir: &Path,
+        read: fn(File) -> T,
+    ) -> std::io::Result<Option<T>> {
+        let output = Self::command(args, env, dir).output()?;
+        let mut file = tempfile::tempfile()?;
+        file.write_all(&output.stdout)?;
+        file.rewind()?;
+        Ok(Some(read(file)))
+    }
+}
+
+impl Snapshots for Kept {
+    async fn digest(
+        &self,
+        _: &str,
+        _: &str,
+        revision: &str,
+    ) -> Result<Option<Stored>, RequestError> {
+        let there = self.dir.path().join(revision).is_dir();
+        Ok(there.then(|| Stored {
+            digest: format!("sha256:{revision}"),
+            size: 1,
+        }))
+    }
+
+    async fn put(
+        &self,
+        _: &str,
+        _: &str,
+        revision: &str,
+        file: &Path,
+    ) -> Result<Stored, RequestError> {
+        let to = self.dir.path().join(revision);
+        fs::create_dir(&to).unwrap();
+        fs::copy(file, self.archive(revision)).unwrap();
+        self.tree(revision, None, &to).await;
+        self.puts.lock().unwrap().push(revision.to_owned());
+        Ok(Stored {
+            digest: format!("sha256:{revision}"),
+            size: 1,
+        })
+    }
+
+    async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
+        Ok(self.puts.lock().unwrap().clone())
+    }
+
+    async fn wanted(&self) -> Result<Lists, RequestError> {
+        Ok(futures::stream::empty().boxed())
+    }
+
+    async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {
+        fs::remove_dir_all(self.dir.path().join(revision)).unwrap();
+        Ok(())
+    }
+}
