@@ -24,8 +24,8 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use serde_json::json;
-use serving::events::Events;
 use servers::{auth::Access, git::GitServer};
+use serving::events::Events;
 use sources::{
     api_server, follow::Follow, gc, git::Commands, github_app::Tokens, metrics::Metrics,
     mirror::Mirrors, server::Servers, slots::Slots, store::Snapshots, sync::Syncer, watch::Workers,

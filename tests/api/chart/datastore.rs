@@ -226,9 +226,14 @@ async fn existing_objects_are_used(_: World) -> Result<()> {
     )?;
     lacks_kinds(&bucket, &["PersistentVolumeClaim"])?;
     let adopted = render(&json!({"datastore.adopt": "ab12"}))?;
-    passes(&adopted, DATASTORE, "--identity-secret=pawl-system/pawl-datastore-identity")?;
+    passes(
+        &adopted,
+        DATASTORE,
+        "--identity-secret=pawl-system/pawl-datastore-identity",
+    )?;
     passes(&adopted, DATASTORE, "--adopt=ab12")?;
-    let passing = render(&json!({"datastore.persistence.enabled": false, "datastore.adopt": "ab12"}))?;
+    let passing =
+        render(&json!({"datastore.persistence.enabled": false, "datastore.adopt": "ab12"}))?;
     passes_no(&passing, DATASTORE, "--identity-secret --adopt")?;
     holds(
         &passing,
