@@ -220,6 +220,7 @@ async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
             "terraformrepositories/status terraformlayers/status",
             "patch",
         ),
+        rule("events.k8s.io", "events", "create patch"),
         rule("pawl.run", "terraformruns", "list"),
     ];
     let mut endpoints = rule("discovery.k8s.io", "endpointslices", "get");

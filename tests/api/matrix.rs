@@ -33,6 +33,9 @@ const ANY: &str =
 const ADOPTED: &str = "Setup Init Plan AwaitingApproval Approved Apply";
 const UNCLAIMED: &str = "Pending Opened Setup Init Plan AwaitingApproval Approved Failed Canceled";
 const ENDED: &str = "Succeeded Failed Canceled";
+/// A cancel, and a denial, still have an effect.
+const OPEN: &str = "Pending Opened Setup Init Plan AwaitingApproval Approved Apply";
+const DENIABLE: &str = "Pending Opened Setup Init Plan AwaitingApproval Approved";
 
 /// The pods are those of the open attempt or of the last one, of a replaced attempt, and of another run.
 const EVERYBODY: &str =
@@ -76,10 +79,10 @@ fn acts(agent: &Agent) -> Result<Vec<Act>> {
         ["withdraw", {"annotate": withdrawal()}, [[PATCHERS, UNCLAIMED], ["controller", ANY]]],
         // A comment alone is no approval, because it names no person.
         ["comment", {"annotate": {names::COMMENT: "hm"}}, []],
-        ["deny", {"annotate": {names::DENY: "no"}}, [[PATCHERS, ANY]]],
-        ["cancel", {"annotate": {names::CANCEL: "no"}}, [[PATCHERS, ANY]]],
-        ["deny by name", {"annotate": denied}, [["approver", ANY]]],
-        ["cancel by name", {"annotate": canceled}, [["approver", ANY]]],
+        ["deny", {"annotate": {names::DENY: "no"}}, [[PATCHERS, DENIABLE], ["controller", ANY]]],
+        ["cancel", {"annotate": {names::CANCEL: "no"}}, [[PATCHERS, OPEN], ["controller", ANY]]],
+        ["deny by name", {"annotate": denied}, [["approver", DENIABLE]]],
+        ["cancel by name", {"annotate": canceled}, [["approver", OPEN]]],
         ["name alone", {"annotate": {names::CANCELED_BY: "approver"}}, []],
         // Refused unless a node is lost; `policies` tests who may then.
         ["abandon", {"annotate": abandoned}, []],

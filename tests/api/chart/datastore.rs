@@ -57,7 +57,11 @@ async fn datastore_is_restricted_and_requests_little(_: World) -> Result<()> {
         "RoleBinding/pawl-datastore-pawl-system",
     );
     let mut secrets = rule("", "secrets", "get patch");
-    secrets["resourceNames"] = json!(["pawl-datastore-keyring", "pawl-datastore-certificate"]);
+    secrets["resourceNames"] = json!([
+        "pawl-datastore-identity",
+        "pawl-datastore-keyring",
+        "pawl-datastore-certificate"
+    ]);
     let reads = [
         rule("pawl.run", "terraformruns", "get list"),
         rule("pawl.run", "terraformrepositories", "get list"),
@@ -186,7 +190,13 @@ async fn existing_objects_are_used(_: World) -> Result<()> {
         "server.enabled": false,
     });
     let all = render(&values)?;
-    lacks_kinds(&all, &["Secret", "PersistentVolumeClaim"])?;
+    lacks_kinds(&all, &["PersistentVolumeClaim"])?;
+    for name in ["keyring", "certificate"] {
+        ensure!(
+            find(&all, &format!("Secret/pawl-datastore-{name}")).is_none(),
+            "{name}"
+        );
+    }
     // Nothing is to be filled.
     ensure!(find(&all, "Role/pawl-datastore-secrets").is_none());
     let rows = json!({
