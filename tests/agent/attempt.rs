@@ -588,7 +588,7 @@ async fn changes_that_come_again_wait_for_a_person() {
     let own = crds::changes_digest(&["+ a.b".to_owned()]).unwrap();
     for (applied, waits) in [("none", false), ("0011223344556677", false), (&*own, true)] {
         let mut a = start_with(&json!({}), &[], |_, api| {
-            api.annotate(names::APPLIED, applied)
+            api.annotate(names::APPLIED, applied);
         });
         if waits {
             a.waits().await;

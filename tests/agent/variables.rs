@@ -120,7 +120,7 @@ async fn texts_arrive_as_the_tool_reads_its_environment() {
         .iter()
         .map(|(name, _, text)| (name.clone(), *text))
         .collect();
-    let wanted = bare(&tofu, &code, &env);
+    let wanted = bare(tofu, &code, &env);
     // The code gives all of them others, in files that the tool loads later, and a block that the agent's parser refuses.
     let others: String = members.iter().fold(String::new(), |mut all, (name, ..)| {
         let _ = writeln!(all, "{name} = null");
@@ -155,7 +155,7 @@ async fn texts_arrive_as_the_tool_reads_its_environment() {
         let mut a = start_with(&more, &[], |settings, _| {
             let of_script = settings.tools[0].join("opentofu/1.10.6/tofu");
             fs::remove_file(&of_script).unwrap();
-            symlink(&tofu, of_script).unwrap();
+            symlink(tofu, of_script).unwrap();
             settings.secrets = mounted.path().join("secrets");
             settings.config_maps = mounted.path().join("configmaps");
             let dir = mounted.path().join(place).join("o");

@@ -202,13 +202,14 @@ pub fn admitted<'a>(
     loop {
         // A bound that is full stays full.
         waiting.retain(|(place, scopes)| open.full(place.class, scopes, bounds).is_none());
-        let turn = |(place, scopes): &(&'a Place, &'a Box<[Scope]>)| {
+        let turn = |at: usize| {
+            let (place, scopes) = waiting[at];
             let namespace = Scope::Namespace(place.namespace.clone());
             let shares = open.has_share(place, scopes, bounds);
             let open = open.count(place.class, &namespace);
-            (place.class, shares, place.rank, open, *place)
+            (place.class, shares, place.rank, open, place)
         };
-        let first = (0..waiting.len()).min_by_key(|at| turn(&waiting[*at]));
+        let first = (0..waiting.len()).min_by_key(|at| turn(*at));
         let Some((place, scopes)) = first.map(|at| waiting.swap_remove(at)) else {
             return (all, open);
         };

@@ -334,11 +334,10 @@ mod tests {
         }
         commands.sort_unstable();
         commands.dedup();
-        let script: String = commands
-            .iter()
-            .map(|command| format!("{command} || exit 1\n"))
-            .collect();
-        let script = format!("set -eu\nkubectl() {{ :; }}\nsleep() {{ :; }}\n{script}");
+        let script = format!(
+            "set -eu\nkubectl() {{ :; }}\nsleep() {{ :; }}\n{} || exit 1\n",
+            commands.join(" || exit 1\n")
+        );
         let ran = std::process::Command::new("sh")
             .args(["-c", &script])
             .output()

@@ -196,17 +196,16 @@ impl PhaseRunner {
 
 /// Takes outputs that hold a secret out of the status and names them: a masked part would make another value of them.
 fn withhold(status: &mut OutputsStatus, redactor: &Redactor) {
-    let held: Vec<_> = status
-        .values
-        .extract_if(.., |_, value| redactor.finds(value))
-        .map(|(name, _)| name)
-        .collect();
+    let values = std::mem::take(&mut status.values);
+    let (held, shown): (BTreeMap<_, _>, BTreeMap<_, _>) = values
+        .into_iter()
+        .partition(|(_, value)| redactor.finds(value));
+    status.values = shown;
     let mut message = redactor.clean(&status.message);
     if !held.is_empty() {
-        message += &format!(
-            "; not shown, because they hold a secret: {}",
-            held.join(", ")
-        );
+        let names: Vec<_> = held.into_keys().collect();
+        message.push_str("; not shown, because they hold a secret: ");
+        message.push_str(&names.join(", "));
     }
     status.message = clip(&message, 512);
 }
