@@ -18,6 +18,7 @@
 //! | [`manual`] | shell completion and `man` pages |
 //! | [`own_lines`] | the agent's own log lines |
 //! | [`providers`] | the provider cache that runs share |
+//! | [`sealed_inputs`] | detects changed inputs from Secrets and ConfigMaps |
 //! | [`process`] | child processes, signals, reaping, output |
 //! | [`report`] | texts for people, without secrets and safe to display |
 //! | [`classify`] | maps the tool's output to a class of failure |
@@ -42,6 +43,7 @@ pub mod ports;
 pub mod process;
 pub mod providers;
 pub mod report;
+pub mod sealed_inputs;
 pub mod settings;
 pub mod termination;
 pub mod tool;

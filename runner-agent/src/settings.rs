@@ -8,7 +8,7 @@ use std::{
 
 use crds::{datastore, pod_env, tools::ToolSettings};
 
-use crate::{phases, report::Commands};
+use crate::report::Commands;
 
 /// Name and UID of the pod on a person's machine.
 pub const LOCAL: &str = "local";
@@ -184,7 +184,6 @@ impl Settings {
                 .filter_map(|(name, value)| {
                     Some((name.into_string().ok()?, value.into_string().ok()?))
                 })
-                .filter(|(name, _)| phases::is_identity(name))
                 .collect(),
             store: store()?,
             ..Self::below(Path::new(pod_env::WORK_DIR))

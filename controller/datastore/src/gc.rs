@@ -256,7 +256,7 @@ async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> 
         return Ok(());
     }
     service.logs.forget(key);
-    claim::close(service, key).await?;
+    claim::close(&service.sealed, &service.objects, key).await?;
     service.objects.delete_all(key).await?;
     service.metrics.swept("run", 1);
     tracing::info!(

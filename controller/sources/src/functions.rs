@@ -10,7 +10,7 @@ use hcl_edit::{
 use serde_json::Value;
 use tool_versions::request::hcl;
 
-use crate::references::{Kind, Place};
+use crate::place::{Kind, Place};
 
 /// The functions of the language that read the file, or the directory, that their first argument names.
 pub const READERS: [&str; 11] = [

@@ -13,7 +13,7 @@
 //! | [`status`] | the status of a repository after a check | nothing |
 //! | [`refs`], [`commit`], [`tree`] | parsers of git's output | nothing |
 //! | [`relevance`], [`glob`] | the part of a tree that is relevant to a layer, and its digest | nothing |
-//! | [`walk`], [`references`] | references of the code in a tree | nothing |
+//! | [`walk`], [`references`], [`place`] | references of the code in a tree | nothing |
 //! | [`server`] | access to a repository | through the others |
 //! | [`mirror`], [`submodules`] | bare, shallow copies of repositories | git, disk |
 //! | [`git`] | running git | processes |
@@ -39,6 +39,7 @@ pub mod glob;
 mod large;
 pub mod metrics;
 pub mod mirror;
+pub mod place;
 pub mod proxy;
 pub mod references;
 pub mod refs;

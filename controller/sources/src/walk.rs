@@ -9,7 +9,8 @@ use std::{
 use tool_versions::request::files;
 
 use crate::{
-    references::{self, Kind, Place, Read, SPLIT},
+    place::{Kind, Place},
+    references::{self, Read, SPLIT},
     tree::{Entry, Tree, join},
 };
 

@@ -15,11 +15,13 @@ use serde_json::json;
 
 use crds::names;
 
-use super::ended_pods;
 use crate::{
     cluster::{Cluster, patch_params},
     error::Error,
 };
+
+/// Retention of a released pod.
+pub const STAYS: SignedDuration = SignedDuration::from_hours(1);
 
 /// Deletes an object with this UID, with background propagation. A missing object is no error.
 pub(crate) async fn object<K>(
@@ -77,11 +79,7 @@ pub(crate) async fn release_pod(
 ) -> Result<(), Error> {
     let params = patch_params();
     // Usually the only request needed; it fails if the pod was recreated.
-    let stayed = if lingers {
-        ended_pods::STAYS
-    } else {
-        SignedDuration::ZERO
-    };
+    let stayed = if lingers { STAYS } else { SignedDuration::ZERO };
     let now = ctx.now().checked_sub(stayed).unwrap_or(Timestamp::MIN);
     let labels = json!({names::LABEL_RELEASED: now.as_second().to_string()});
     let metadata = json!({"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER], "labels": labels});

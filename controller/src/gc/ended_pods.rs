@@ -8,7 +8,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use datastore_client::controller::Datastore;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::api::ListParams;
 use serving::call::after;
@@ -19,8 +19,6 @@ use crds::{datastore::causes, names};
 use super::delete;
 use crate::{cluster::Cluster, error::Error};
 
-/// Retention of a released pod.
-pub const STAYS: SignedDuration = SignedDuration::from_hours(1);
 /// Interval of checks for due pods.
 const SWEEP: Duration = Duration::from_secs(60);
 /// Page size of the list of pods.
@@ -164,13 +162,16 @@ impl Released {
 }
 
 fn has_stayed(since: Timestamp, now: Timestamp) -> bool {
-    since.checked_add(STAYS).is_ok_and(|until| until <= now)
+    since
+        .checked_add(delete::STAYS)
+        .is_ok_and(|until| until <= now)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::t0;
+    use jiff::SignedDuration;
     use serde_json::json;
 
     #[test]

@@ -17,11 +17,11 @@ use std::{
 
 use crds::datastore::hex_digest;
 
-use super::sealed_inputs::{GivenVariables, SealedInputs};
 use crate::{
     files::{self, Scratch},
     hooks::Hook,
     plan_checksum::{Parts, is_data_of_copy},
+    sealed_inputs::{GivenVariables, SealedInputs},
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

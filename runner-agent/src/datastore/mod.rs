@@ -4,14 +4,12 @@
 //! |---|---|
 //! | [`mod@client`] | requests with files, and retries; the other requests are in [`datastore_client`] |
 //! | [`bundle`] | packs and unpacks plan file, lock file and work directory |
-//! | [`sealed_inputs`] | detects changed inputs from Secrets and ConfigMaps |
 //! | [`spool`] | buffers the log on disk until the datastore has it |
 //! | [`shipper`] | uploads the spool |
 //! | [`state`] | serves a managed state to the tool on the pod's loopback |
 
 pub mod bundle;
 pub mod client;
-pub mod sealed_inputs;
 pub mod shipper;
 pub mod spool;
 pub mod state;

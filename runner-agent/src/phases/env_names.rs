@@ -240,7 +240,7 @@ const ROWS: &[Row] = &[
 const IDENTITY: &str = "AWS_* AZURE_* ALIBABA_CLOUD_* TKE_* OCI_RESOURCE_PRINCIPAL_* GOOGLE_* CLOUDSDK_* SPIFFE_ENDPOINT_SOCKET";
 
 /// Whether a webhook may have set this name in the pod. Such a value is as [`Moment::Later`].
-pub fn is_identity(name: &str) -> bool {
+pub(super) fn is_identity(name: &str) -> bool {
     let mut all = IDENTITY.split_ascii_whitespace();
     all.any(|word| matches(word, name))
 }

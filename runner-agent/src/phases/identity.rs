@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     PhaseRunner,
-    env_names::{Moment, refused},
+    env_names::{Moment, is_identity, refused},
     inputs, preflight,
 };
 use crate::{classify::OrInternal as _, files, guard, settings::Settings};
@@ -81,7 +81,8 @@ impl PhaseRunner {
         let restores = run.attempt().is_some_and(|a| a.restores.is_some());
         let has_account = run.spec.runner.account(restores).is_some();
         let mut kept_back = Vec::new();
-        for (name, value) in &self.settings.injected {
+        let injected = self.settings.injected.iter();
+        for (name, value) in injected.filter(|(name, _)| is_identity(name)) {
             if !has_account || refused(name, Moment::Later).is_some() {
                 kept_back.push(name.as_str());
                 continue;

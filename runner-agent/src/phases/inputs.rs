@@ -15,9 +15,9 @@ use super::{
     variable_files::{self, GivenVariables, VariablesFile},
 };
 use crate::{
-    datastore::sealed_inputs::SealedInputs,
     files::{BACKEND_FILE, VARIABLES_FILE},
     report::redact::Redactor,
+    sealed_inputs::SealedInputs,
     settings::Settings,
 };
 

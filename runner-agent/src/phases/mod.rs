@@ -71,7 +71,6 @@ use crate::{
     report::redact::Redactor,
     settings::Settings,
 };
-pub use env_names::is_identity;
 pub use events::{Events, Render};
 use phase_results::{Initialised, Planned, Shell, Stage};
 use plan_facts::PlanFacts;

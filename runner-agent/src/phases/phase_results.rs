@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     classify::internal,
-    datastore::sealed_inputs::SealedInputs,
     plan_checksum::{Facts, Parts},
     providers::{Installation, Served, UserConfig},
+    sealed_inputs::SealedInputs,
 };
 
 /// The context of every command of the tool.

@@ -24,12 +24,12 @@ use super::{
 };
 use crate::{
     classify::OrInternal as _,
-    datastore::sealed_inputs::SealedInputs,
     files,
     plan_checksum::Facts,
     ports::{Notice, Notices, SetupReport},
     process::Bounds,
     providers::cli_config,
+    sealed_inputs::SealedInputs,
 };
 
 impl PhaseRunner {

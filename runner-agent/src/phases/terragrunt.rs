@@ -14,10 +14,10 @@ use crds::{Changes, Failure, Reason};
 use super::{Initialised, PhaseRunner, Planned, Shell};
 use crate::{
     classify::{self, OrInternal as _, Said},
-    datastore::sealed_inputs::GivenVariables,
     files,
     ports::PlanReport,
     process::{Command, Role},
+    sealed_inputs::GivenVariables,
     tool::{Found, wrapped},
 };
 

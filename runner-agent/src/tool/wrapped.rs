@@ -24,7 +24,7 @@ use tool_versions::Tool;
 
 use crate::{
     backend::of_code,
-    datastore::sealed_inputs::{GivenVariables, SealedInputs},
+    sealed_inputs::{GivenVariables, SealedInputs},
 };
 
 /// Directory of the links by which this program is called in the tool's place.

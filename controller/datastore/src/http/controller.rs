@@ -81,7 +81,7 @@ pub async fn answer(
         }
         UidAsk::Delete => {
             service.logs.forget(run);
-            claim::close(service, run).await?;
+            claim::close(&service.sealed, &service.objects, run).await?;
             service.objects.delete_all(run).await?;
             tracing::info!(
                 namespace = run.namespace(),

@@ -15,8 +15,7 @@ use crate::{
     blob::sealed::Sealed,
     cluster::{RunView, audit::Audit},
     names::RunKey,
-    objects::Wrote,
-    service::Service,
+    objects::{Objects, Wrote},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,12 +123,16 @@ pub async fn get(sealed: &Sealed, key: &RunKey) -> Result<Option<Record>, Proble
 ///
 /// # Errors
 /// `Unavailable`, `Corrupt`, `KeyMissing`.
-pub async fn end(service: &Service, key: &RunKey, record: &Record) -> Result<Option<End>, Problem> {
-    if let Some((end, _)) = service.sealed.read::<End>(&key.end()).await? {
+pub async fn end(
+    sealed: &Sealed,
+    objects: &Objects,
+    key: &RunKey,
+    record: &Record,
+) -> Result<Option<End>, Problem> {
+    if let Some((end, _)) = sealed.read::<End>(&key.end()).await? {
         return Ok(Some(end));
     }
-    let stored = service
-        .objects
+    let stored = objects
         .get(key, record.claim.attempt, ObjectKind::Result)
         .await?;
     let Some(mut stored) = stored.filter(|object| object.stored.size <= MAX_BYTES as u64) else {
@@ -151,12 +154,12 @@ pub async fn end(service: &Service, key: &RunKey, record: &Record) -> Result<Opt
 ///
 /// # Errors
 /// `Unavailable`.
-pub async fn close(service: &Service, key: &RunKey) -> Result<(), Problem> {
-    let Ok(Some(record)) = get(&service.sealed, key).await else {
+pub async fn close(sealed: &Sealed, objects: &Objects, key: &RunKey) -> Result<(), Problem> {
+    let Ok(Some(record)) = get(sealed, key).await else {
         return Ok(());
     };
-    if let Ok(Some(end)) = end(service, key, &record).await {
-        service.sealed.create(&key.end(), &end, &[]).await?;
+    if let Ok(Some(end)) = end(sealed, objects, key, &record).await {
+        sealed.create(&key.end(), &end, &[]).await?;
     }
     Ok(())
 }

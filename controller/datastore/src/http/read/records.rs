@@ -43,7 +43,7 @@ async fn line(service: Arc<Service>, namespace: String, uid: String) -> Bytes {
         let key = RunKey::new(&namespace, &uid)?;
         let record = claim::get(&service.sealed, &key).await?;
         let end = match &record {
-            Some(record) => claim::end(&service, &key, record).await?,
+            Some(record) => claim::end(&service.sealed, &service.objects, &key, record).await?,
             None => None,
         };
         Ok::<_, Problem>(record.map(|record| (record, end)))
