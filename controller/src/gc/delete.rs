@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Retention of a released pod.
-pub const STAYS: SignedDuration = SignedDuration::from_hours(1);
+pub(super) const STAYS: SignedDuration = SignedDuration::from_hours(1);
 
 /// Deletes an object with this UID, with background propagation. A missing object is no error.
 pub(crate) async fn object<K>(

@@ -34,7 +34,7 @@ const soon = (ms = 60) => new Promise((resolve) => setTimeout(resolve, ms));
 const row = (kind: string, name: string) => ({ kind, namespace: 'a', name, row: null }) as unknown as RowEvent;
 function tab() {
   const told: string[] = [];
-  return { told, postMessage: (it: Told) => void told.push('row' in it ? it.row.name : 'resync' in it ? 'resync' : it.lost ? 'lost' : 'back') };
+  return { told, postMessage: (it: Told) => void told.push('row' in it ? it.row.name : 'resync' in it ? 'resync' : 'away' in it ? (it.away ? 'away' : 'here') : it.lost ? 'lost' : 'back') };
 }
 const begin = () => {
   Source.all = [];
