@@ -116,7 +116,8 @@ fn wrong(lab: &Lab, tool: &str) -> Result<()> {
         &next,
         "correct the value that the message names, where it is given: --var",
     )?;
-    goes_well(&place, &then(&next)?.replace("size=-1", "size=1"))
+    let line = then(&next)?.replace("required=…", "required=x");
+    goes_well(&place, &line.replace("size=…", "size=1"))
 }
 
 fn code(lab: &Lab, tool: &str) -> Result<()> {

@@ -38,7 +38,14 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
             ("broken-syntax", "main.tf line 5"),
             ("broken-reference", "main.tf line 6"),
         ] {
-            let body = move |lab: &Lab| broken(&lab.fixture(tool, stack)?, place);
+            let body = move |lab: &Lab| {
+                let folder = lab.fixture(tool, stack)?;
+                // Unreadable code does not tell for which tool it is.
+                if tool == "tofu" {
+                    fs::write(folder.stack().join(".opentofu-version"), lab.version(tool)?)?;
+                }
+                broken(&folder, place)
+            };
             tests.push(Test::new(
                 format!("examples::{stack}_with_{tool}").replace('-', "_"),
                 body,

@@ -12,6 +12,7 @@ mod place;
 mod plans;
 mod providers;
 mod registries;
+mod reports;
 mod repository;
 mod resumed;
 mod reviewed;
@@ -51,6 +52,7 @@ fn main() -> Result<ExitCode> {
         rewritten::tests(),
         providers::tests(&lab),
         registries::tests(&lab),
+        reports::tests(&lab),
         repository::tests(),
         resumed::tests(),
         reviewed::tests(),

@@ -169,9 +169,9 @@ impl Lab {
         self.terragrunt.is_some()
     }
 
-    /// A machine with Terragrunt and OpenTofu, and units of the fixtures in its folder.
-    pub(crate) fn units(&self, name: &str) -> Result<Place> {
-        let place = self.place("tofu", &[])?;
+    /// A machine with Terragrunt and OpenTofu, and a folder with files.
+    pub(crate) fn with_terragrunt(&self, files: &[(&str, &str)]) -> Result<Place> {
+        let place = self.place("tofu", files)?;
         let terragrunt = self
             .terragrunt
             .as_ref()
@@ -180,6 +180,12 @@ impl Lab {
             terragrunt.path("terragrunt")?,
             place.dir.path().join("bin/terragrunt"),
         )?;
+        Ok(place)
+    }
+
+    /// The same, with units of the fixtures in its folder.
+    pub(crate) fn units(&self, name: &str) -> Result<Place> {
+        let place = self.with_terragrunt(&[])?;
         copy(
             &fixtures().with_file_name("terragrunt").join(name),
             &place.stack(),

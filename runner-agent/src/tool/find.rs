@@ -194,7 +194,10 @@ impl Search<'_> {
         {
             return error;
         }
-        let said = tool_versions::tool_of(self.stack, self.root).ok().flatten();
+        // Unreadable code has an error of its own, which says how to name the tool.
+        let Ok(said) = tool_versions::tool_of(self.stack, self.root) else {
+            return error;
+        };
         let (tool, why) = said.unwrap_or((sources.defaults.tool, ToolReason::Default));
         let asks = |tool: tool_versions::Tool| match self.origin {
             "--tool" => format!("`--tool {}`", tool.directory()),
