@@ -91,8 +91,13 @@ async fn unreadable_directory_is_the_codes_fault() {
         "{}",
         failure.message
     );
-    let next_step = a.api.status().next_step;
-    assert!(next_step.is_some_and(|step| !step.is_empty()));
+    let status = a.api.status();
+    assert!(
+        status
+            .next_step
+            .or(status.advice)
+            .is_some_and(|step| !step.is_empty())
+    );
 }
 
 #[tokio::test]

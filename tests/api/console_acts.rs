@@ -258,9 +258,9 @@ async fn same_end(world: World, place: &'static str) -> Result<()> {
         wrong.len(),
         wrong.join("\n")
     );
-    // Otherwise the comparison shows nothing.
+    // Otherwise the comparison shows nothing. A claimed run refuses three acts to everybody.
     ensure!(
-        succeeded * 3 >= cases_seen,
+        succeeded * 10 >= cases_seen * 3,
         "only {succeeded} of {cases_seen} cases succeed"
     );
     Ok(())

@@ -123,7 +123,6 @@ async fn datastore_writes_data_of_its_own_secrets(world: World) -> Result<()> {
     ]);
     scene.rows(KEYRING, rows).await?;
     let rows = json!([
-        ["creation", "admin", {"create": {}}, ""],
         ["data", "datastore", {"merge": {"data": {"store": "eA=="}}}, ""],
         ["deletion", "datastore", {"delete": ""}, FOREIGN],
     ]);

@@ -386,7 +386,8 @@ async fn drift(scene: Scene) -> Result<()> {
 
 async fn keeps_up(scene: Scene) -> Result<()> {
     let layers = Layers::followed(&scene).await?;
-    let spec = json!({"remediation": {"onCommit": "Automatic"}, "runHistory": 1});
+    let spec =
+        json!({"remediation": {"onCommit": "Automatic"}, "runHistory": 1, "appliedHistory": 1});
     layers.layer("app", spec).await?;
     for text in ["two", "three", "four"] {
         let commit = layers

@@ -24,6 +24,8 @@ fn init(dir: &Path, code: &str, kind: &str) -> (String, String) {
     let output = Command::new(&link)
         .args(["init", "-input=false"])
         .current_dir(at("unit"))
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
         .env("PAWL_TOOL", at("tofu"))
         .env("PAWL_UNIT", at("unit"))
         .env("PAWL_NOTES", at("ran"))

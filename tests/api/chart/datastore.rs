@@ -197,8 +197,12 @@ async fn existing_objects_are_used(_: World) -> Result<()> {
             "{name}"
         );
     }
-    // Nothing is to be filled.
-    ensure!(find(&all, "Role/pawl-datastore-secrets").is_none());
+    // Only the identity is to be filled.
+    let role = get(&all, "Role/pawl-datastore-secrets")?;
+    ensure!(
+        role["rules"][0]["resourceNames"] == json!(["pawl-datastore-identity"]),
+        "{role}"
+    );
     let rows = json!({
         DATASTORE: {
             "pod/volumes/0/secret/secretName": "keys",

@@ -300,6 +300,8 @@ async fn oidc_logs_in_and_leads_to_the_link(world: World) -> Result<()> {
     ensure!(ways["oidc"] == "http://127.0.0.1:8444/login/oidc", "{ways}");
     // The API server reads the provider's keys within seconds.
     let cookie = wait::until("the API server trusts the provider", PATIENCE, async || {
+        // The console takes ten unknown tokens a second of one address.
+        tokio::time::sleep(std::time::Duration::from_millis(250)).await;
         let (back, cookie) = attempt(&served, "/runs/a/b%3Fline%3D7").await?;
         let (code, session, location, text) = visit(&served, &back, &cookie).await?;
         if code != 303 {

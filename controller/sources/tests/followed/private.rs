@@ -92,7 +92,7 @@ async fn longest_matching_credentials_serve_each_submodule() {
             ("ca.crt", &authority),
         ]);
         world.look_for(Cause::Request, Ok(Some(own))).await;
-        let [status, reason, message] = world.condition("Ready");
+        let [status, reason, message] = world.condition("Synced");
         let wanted = if count == parts.len() {
             "True"
         } else {
