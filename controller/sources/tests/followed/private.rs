@@ -92,13 +92,13 @@ async fn longest_matching_credentials_serve_each_submodule() {
             ("ca.crt", &authority),
         ]);
         world.look_for(Cause::Request, Ok(Some(own))).await;
-        let [status, reason, message] = world.condition("Synced");
-        let wanted = if count == parts.len() {
-            "True"
-        } else {
-            "False"
-        };
-        assert_eq!(status, wanted, "{count} {reason}: {message}");
+        let refs = &world.status().refs;
+        let failure = refs.iter().find_map(|known| known.failure.as_ref());
+        assert_eq!(
+            failure.is_none(),
+            count == parts.len(),
+            "{count} {failure:?}"
+        );
     }
     assert_eq!(world.revision("main"), commit);
     assert_eq!(world.read(&commit, "m2/a"), "team/sub/lib");

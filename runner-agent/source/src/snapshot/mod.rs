@@ -1,5 +1,5 @@
 //! The objects of one commit, with its submodules and the contents of its large files, in an archive. A tree is made of it by the same
-//! function as from a server ([`Repository::fetch`]), so attributes, modes and odd names are git's own matter.
+//! function as from a server (`clone.rs`), so attributes, modes and odd names are git's own matter.
 //!
 //! The archive is a `.tar`: [`HEADER`], a pack of git, and the contents by their SHA-256. The reader trusts nothing in it: git computes
 //! the id of each object, and the commit fixes all others; the contents are compared with their pointers.
