@@ -23,7 +23,7 @@ pub(crate) fn line() -> Result<(), Failed> {
             .filter_map(|number| opened(&report, &format!("drift-{number}")))
             .collect();
         let (asked, person) = (
-            report.at(&["=> net@", "waits for a slot, 0 before it"]),
+            report.at(&["=> net@", "waits for a slot"]),
             opened(&report, "net"),
         );
         let passed = |other: &f64| {

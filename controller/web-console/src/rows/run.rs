@@ -84,7 +84,7 @@ pub struct RunRow {
 #[derive(Serialize, JsonSchema, Clone, Debug, PartialEq)]
 pub struct Wait {
     pub why: Box<str>,
-    /// Its place in the queue, from 1; for a slot, the place when it began to wait.
+    /// Its place in the queue for its state, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub place: Option<u32>,
 }
@@ -206,19 +206,11 @@ fn reason(status: &TerraformRunStatus, held: Option<&Condition>) -> Option<Box<s
     held.or(failure).or_else(approval).map(short)
 }
 
-/// The place in a text of the controller: `…, in place 3`, or `waits for a slot, 2 before it when …`.
+/// The place in a text of the controller: `…, in place 3`.
 fn place(text: &str) -> Option<u32> {
-    let number = |text: &str| {
-        let end = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
-        text.get(..end)?.parse::<u32>().ok()
-    };
-    if let Some((_, rest)) = text.rsplit_once(", in place ") {
-        return number(rest);
-    }
-    let rest = text.strip_prefix("waits for a slot, ")?;
-    number(rest)?.checked_add(1)
+    let (_, rest) = text.rsplit_once(", in place ")?;
+    let end = rest.find(|c: char| !c.is_ascii_digit());
+    rest.get(..end.unwrap_or(rest.len()))?.parse().ok()
 }
 
 fn revision(run: &TerraformRun) -> Option<Box<str>> {
