@@ -117,7 +117,7 @@ fn texts_of_the_agent_are_clipped_to_the_schema() {
     let mut status = of_the_agent();
     fit(&mut status);
     // Digests, and words that the agent chooses.
-    let chosen = "failure.reason plan.bundle plan.checksum plan.platform plan.revision plan.stateKey plan.summary steps.name";
+    let chosen = "failure.reason plan.bundle plan.changesDigest plan.checksum plan.platform plan.revision plan.stateKey plan.summary steps.name";
     let mut found = BTreeSet::new();
     visit(
         "",
@@ -165,7 +165,7 @@ fn unredacted_texts_are_listed() {
             }
         },
     );
-    let known = "advice failedHook.name failure.diagnostics.severity failure.reason nextStep outputs.reason plan.bundle plan.checksum plan.platform plan.revision \
+    let known = "advice failedHook.name failure.diagnostics.severity failure.reason nextStep outputs.reason plan.bundle plan.changesDigest plan.checksum plan.platform plan.revision \
                      plan.stateKey plan.summary plan.tool stateLock.created stateLock.id stateLock.operation stateLock.who steps.name";
     assert_eq!(left.into_iter().collect::<Vec<_>>().join(" "), known);
 }

@@ -15,7 +15,7 @@ pub struct PlanStatus {
     /// The attempt that made it. The plan changes only with the attempt.
     pub attempt: u32,
     /// The counts in short: `+2 ~0 -1, 1 output`.
-    #[schemars(length(max = 200))]
+    #[schemars(length(max = 210))]
     pub summary: String,
     /// Counts of changes.
     #[serde(flatten)]
@@ -127,7 +127,7 @@ impl Changes {
         self.outputs > 0 && self.operations() == 0 && (self.import | self.forget | self.moved) == 0
     }
 
-    /// The counts in short: `+2 ~0 -1`, with other counts only when they are not 0; at most 200 characters.
+    /// The counts in short: `+2 ~0 -1`, with other counts only when they are not 0; at most 210 characters.
     pub fn summary(&self) -> String {
         let mut text = format!("+{} ~{} -{}", self.add, self.change, self.destroy);
         for (count, word) in [
@@ -203,7 +203,7 @@ mod tests {
                 .collect(),
         );
         (all.unread, all.other_state, all.again) = (true, true, true);
-        assert!(all.summary().len() <= 200, "{}", all.summary());
+        assert!(all.summary().len() <= 210, "{}", all.summary());
     }
 
     #[test]

@@ -439,9 +439,14 @@ mod tests {
             let proof = match ask {
                 Ask::Put(kind) => kind != ObjectKind::Bundle,
                 Ask::Log(stream) => stream != "plan",
-                other => {
-                    [Ask::Publish, Ask::ReadState, Ask::WriteState, Ask::Unlock].contains(&other)
-                }
+                other => [
+                    Ask::Publish,
+                    Ask::ReadState,
+                    Ask::WriteState,
+                    Ask::WriteLast,
+                    Ask::Unlock,
+                ]
+                .contains(&other),
             };
             assert_eq!(
                 reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)),

@@ -33,7 +33,8 @@ fn claim() -> Value {
 }
 
 /// The annotations that the controller or the agent writes.
-const NOT_OF_PEOPLE: [&str; 8] = [
+const NOT_OF_PEOPLE: [&str; 9] = [
+    names::APPLIED,
     names::RERUN_OF,
     names::RECOVERY_OF,
     names::LIFE,
