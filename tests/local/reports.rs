@@ -1,5 +1,7 @@
 //! Inputs made after public reports of other tools' users (`design/public-reports.md` has source and verdict of each).
 
+use std::path::Path;
+
 use anyhow::Result;
 use crds::RunResult::{self, Applied, Destroyed, Failed, Planned};
 
@@ -18,6 +20,13 @@ struct Report {
         RunResult,
         &'static str,
     )],
+}
+
+impl Report {
+    fn is_of_terragrunt(&self) -> bool {
+        let mut names = self.files.iter().map(|(name, _)| Path::new(name));
+        names.any(|name| name.extension().is_some_and(|end| end == "hcl"))
+    }
 }
 
 const UNITS: Files = &[
@@ -173,9 +182,7 @@ const REPORTS: &[Report] = &[
 ];
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
-    let can = |report: &&Report| {
-        lab.has_terragrunt() || !report.files.iter().any(|(name, _)| name.ends_with(".hcl"))
-    };
+    let can = |report: &&Report| lab.has_terragrunt() || !report.is_of_terragrunt();
     let tests = REPORTS.iter().filter(can).map(|report| {
         Test::new(format!("reports::{}", report.name), |lab| {
             tried(lab, report)
@@ -185,8 +192,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 }
 
 fn tried(lab: &Lab, report: &Report) -> Result<()> {
-    let is_terragrunt = report.files.iter().any(|(name, _)| name.ends_with(".hcl"));
-    let place = if is_terragrunt {
+    let place = if report.is_of_terragrunt() {
         lab.with_terragrunt(report.files)?
     } else {
         lab.place("tofu", report.files)?
