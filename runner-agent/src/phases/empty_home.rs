@@ -46,7 +46,6 @@ impl PhaseRunner {
         }
         // Tools also look for their files in the directories above the source.
         let work = settings.work.clone();
-        let (source, top) = (settings.source_dir(), settings.top_dir());
         let stay = [
             settings.source_dir(),
             settings.home(),
@@ -58,10 +57,6 @@ impl PhaseRunner {
         let made = tokio::task::spawn_blocking(move || {
             let named = |dir: &Path, error: io::Error| format!("{}: {error}", dir.display());
             remove_but(&work, &stay).map_err(|error| named(&work, error))?;
-            // The top directory of a Git repository has a parent of its own.
-            if top != source {
-                remove_but(&source, &[top]).map_err(|error| named(&source, error))?;
-            }
             dirs.iter()
                 .try_for_each(|dir| make_empty(dir).map_err(|error| named(dir, error)))
         });
