@@ -27,7 +27,7 @@ use zip::{ZipWriter, write::SimpleFileOptions};
 use crate::{
     archive,
     stored::{approve_waiting, released},
-    suite::{LATER, Scene, Test, holds},
+    suite::{LATER, Scene, Test, holds, with},
 };
 
 /// The operator's settings affect the whole cluster.
@@ -234,7 +234,10 @@ async fn kept(scene: &Scene, dir: &Path) -> Result<()> {
         ("first", [installed, kept.as_str()], ["", served.as_str()]),
         ("second", ["", &served], [installed, &kept]),
     ] {
-        scene.create(run, spec.clone()).await?;
+        // Each has a state of its own, so they are two stacks.
+        scene
+            .create(run, with(spec.clone(), json!({"stack": run})))
+            .await?;
         scene.ends_within(run, RunResult::Applied, LATER).await?;
         let log = scene.log(run).await?;
         for part in seen {
