@@ -307,7 +307,7 @@ async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Res
         .flat_map(|line| line.split_whitespace())
         .filter(|word| word.starts_with("secret/"))
         .collect();
-    ensure!(rest.len() == 2, "{rest:?}");
+    ensure!(rest.len() == 3, "{rest:?}");
     run(
         scene,
         dir,
