@@ -108,18 +108,8 @@ impl PhaseRunner {
         let root = settings.source_dir();
         if settings.folder.is_some() {
             self.fix_hooks_of_source(&root, &root)?;
-            let source = "folder".to_owned();
-            let origin = Origin {
-                source,
-                revision: None,
-                stack: root.clone(),
-                root,
-                managed: false,
-                pinned: None,
-            };
-            let (report, mut prepared) = self.prepare(run, cache, given, origin, notices).await?;
-            variables::write_typed(&mut prepared.shell)?;
-            return Ok((report, prepared));
+            let origin = Origin::new("folder".to_owned(), None, root.clone(), root);
+            return self.prepare_new(run, cache, given, origin, notices).await;
         }
         self.clear_for_source().await?;
         let Fetched {
@@ -136,17 +126,8 @@ impl PhaseRunner {
         self.fix_hooks_of_source(&stack, &root)?;
         remove_own_dirs(&stack)?;
         inputs::put_all(&stack, &root, &mut given)?;
-        let origin = Origin {
-            source,
-            revision,
-            stack,
-            root,
-            managed: false,
-            pinned: None,
-        };
-        let (report, mut prepared) = self.prepare(run, cache, given, origin, notices).await?;
-        variables::write_typed(&mut prepared.shell)?;
-        Ok((report, prepared))
+        let origin = Origin::new(source, revision, stack, root);
+        self.prepare_new(run, cache, given, origin, notices).await
     }
 
     /// Creates or empties the attempt's directories: those of every attempt, and `more`.
@@ -196,16 +177,20 @@ impl PhaseRunner {
         let root = settings.top_dir();
         let stack = git_source::stack(&root, run.spec.source.path(), "the plan's folder")?;
         let revision = run.plan().and_then(|plan| plan.revision.clone());
-        let source = "the plan that waits".to_owned();
-        let origin = Origin {
-            source,
-            revision,
-            stack,
-            root,
-            managed: false,
-            pinned: None,
-        };
-        let (report, mut prepared) = self.prepare(run, None, given, origin, notices).await?;
+        let origin = Origin::new("the plan that waits".to_owned(), revision, stack, root);
+        self.prepare_new(run, None, given, origin, notices).await
+    }
+
+    /// As [`Self::prepare`], and writes the values as the code declares them. The restored files of a plan already have them.
+    async fn prepare_new(
+        &self,
+        run: &Arc<TerraformRun>,
+        cache: Option<PathBuf>,
+        given: inputs::Inputs,
+        origin: Origin,
+        notices: &Notices,
+    ) -> Result<(SetupReport, Prepared), Failure> {
+        let (report, mut prepared) = self.prepare(run, cache, given, origin, notices).await?;
         variables::write_typed(&mut prepared.shell)?;
         Ok((report, prepared))
     }

@@ -50,6 +50,25 @@ pub(super) struct Origin {
     pub(super) pinned: Option<Pinned>,
 }
 
+impl Origin {
+    /// A source without a plan: neither its state nor its tool is decided.
+    pub(super) const fn new(
+        source: String,
+        revision: Option<String>,
+        stack: PathBuf,
+        root: PathBuf,
+    ) -> Self {
+        Self {
+            source,
+            revision,
+            stack,
+            root,
+            managed: false,
+            pinned: None,
+        }
+    }
+}
+
 /// The exact tool that a plan requires.
 #[derive(Clone, Debug)]
 pub(super) struct Pinned {
