@@ -313,6 +313,19 @@ fn directory_of(path: &Path) -> nix::Result<(OwnedFd, &OsStr)> {
     Ok((at, name))
 }
 
+/// A temporary directory with these files.
+///
+/// # Panics
+/// It cannot be written.
+#[cfg(test)]
+pub fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    dir
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ use hcl_edit::{
     visit::{Visit, visit_func_call},
 };
 use serde_json::Value;
-use tool_versions::request::hcl;
+use tool_versions::request::{hcl, place::line_of};
 
 use crate::place::{Kind, Place};
 
@@ -62,12 +62,8 @@ impl Visit for Reads<'_> {
 
 /// A call with its line, for people.
 pub fn computed(call: &FuncCall, argument: &Expression, text: &str) -> (Kind, Place) {
-    let before = call
-        .name
-        .name
-        .span()
-        .and_then(|span| text.get(..span.start));
-    let line = before.map_or(1, |text| text.matches('\n').count() + 1);
+    let span = call.name.name.span();
+    let line = span.map_or(1, |span| line_of(text, span.start));
     let call = format!(
         "{line}: {}({})",
         call.name.name,

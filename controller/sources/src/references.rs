@@ -10,7 +10,7 @@ use hcl_edit::{
     visit::{Visit, visit_func_call},
 };
 use serde_json::Value;
-use tool_versions::request::hcl;
+use tool_versions::request::{hcl, json};
 
 use crate::{
     functions::{READER, READERS, Reads, computed, json_reads},
@@ -93,15 +93,9 @@ fn modules(text: &str) -> Found {
 
 fn json_modules(text: &str) -> Found {
     let value: Value = serde_json::from_str(text).ok()?;
-    // A block is an object or a list of objects.
-    let each = |value: &Value| match value {
-        Value::Array(list) => list.clone(),
-        Value::Null => Vec::new(),
-        other => vec![other.clone()],
-    };
     let mut found = Vec::new();
-    for module in each(&value["module"]) {
-        for block in module.as_object()?.values().flat_map(each) {
+    for module in json::blocks(&value["module"]) {
+        for block in module.as_object()?.values().flat_map(json::blocks) {
             match &block["source"] {
                 Value::String(source) if source.contains("${") && !is_remote(source) => {
                     return None;

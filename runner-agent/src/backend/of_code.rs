@@ -9,10 +9,10 @@ use std::{
 };
 
 use hcl_edit::structure::{Block as Structure, Body};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tool_versions::{
     Tool,
-    request::{hcl, required},
+    request::{hcl, json, required},
 };
 
 use crate::files::{self, BACKEND_FILE};
@@ -33,20 +33,17 @@ pub struct CodeBlock {
 /// # Errors
 /// The directory cannot be read.
 pub fn of_code(tool: Tool, dir: &Path) -> io::Result<Option<CodeBlock>> {
-    let paths = required::configuration(tool, dir).map_err(io::Error::other)?;
     let mut found = None;
-    for is_override in [false, true] {
-        for path in &paths {
-            let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-            if name == BACKEND_FILE || required::is_override(name) != is_override {
-                continue;
-            }
-            // `init` reports unreadable files.
-            let text = files::code(path).unwrap_or_default();
-            if let Some((kind, keys)) = in_text(name, &text) {
-                let file = name.to_owned();
-                found = Some(CodeBlock { kind, keys, file });
-            }
+    for path in required::in_merge_order(tool, dir).map_err(io::Error::other)? {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        if name == BACKEND_FILE {
+            continue;
+        }
+        // `init` reports unreadable files.
+        let text = files::code(&path).unwrap_or_default();
+        if let Some((kind, keys)) = in_text(name, &text) {
+            let file = name.to_owned();
+            found = Some(CodeBlock { kind, keys, file });
         }
     }
     Ok(found)
@@ -86,23 +83,14 @@ fn in_body(body: &Body) -> Option<Found> {
     inner.filter_map(of).last()
 }
 
-/// A block, or a list of them.
-fn each(value: &Value) -> Vec<&Value> {
-    match value {
-        Value::Array(values) => values.iter().collect(),
-        Value::Null => Vec::new(),
-        value => vec![value],
-    }
-}
-
 fn in_json(code: &Value) -> Option<Found> {
     let keys = |block: &Value| {
-        let named = each(block).into_iter().filter_map(Value::as_object);
+        let named = json::blocks(block).iter().filter_map(Value::as_object);
         named.flat_map(|block| block.keys().cloned()).collect()
     };
     let mut found = None;
-    for block in each(&code["terraform"]) {
-        for types in each(&block["backend"]) {
+    for block in json::blocks(&code["terraform"]) {
+        for types in json::blocks(&block["backend"]) {
             for (kind, block) in types.as_object().into_iter().flatten() {
                 found = Some((kind.clone(), keys(block)));
             }
@@ -116,10 +104,7 @@ fn in_json(code: &Value) -> Option<Found> {
 
 /// The first words of a block, in a file that the parser does not understand.
 fn in_lines(text: &str) -> Option<Found> {
-    let code = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !["#", "//"].iter().any(|comment| line.starts_with(comment)));
+    let code = text.lines().filter(|line| !hcl::is_comment(line));
     let words = |line: &str| -> Option<String> {
         let at = line.find("backend")?;
         let is_word = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '"');
@@ -166,7 +151,7 @@ pub fn place(tool: Tool, here: &Path, given: &Path) -> io::Result<Placed> {
         });
     }
     let config: Value = serde_json::from_slice(&fs::read(given)?)?;
-    let text = json!({"terraform": {"backend": {kind: config}}}).to_string();
+    let text = serde_json::json!({"terraform": {"backend": {kind: config}}}).to_string();
     files::write(&here.join(BACKEND_FILE), text)?;
     let note = block.map(|CodeBlock { kind, keys, file }| {
         let keys = match keys.as_slice() {
@@ -184,14 +169,7 @@ pub fn place(tool: Tool, here: &Path, given: &Path) -> io::Result<Placed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn dir(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in files {
-            fs::write(dir.path().join(name), text).unwrap();
-        }
-        dir
-    }
+    use crate::files::directory;
 
     #[test]
     fn block_in_force_is_that_of_the_tool() {
@@ -237,7 +215,7 @@ mod tests {
                 &[],
             ),
         ] {
-            let dir = dir(files);
+            let dir = directory(files);
             let found = of_code(Tool::OpenTofu, dir.path()).unwrap();
             let found = found
                 .map(|found| (found.kind, found.keys))
@@ -249,7 +227,7 @@ mod tests {
 
     #[test]
     fn other_type_is_replaced_and_its_keys_are_named() {
-        let dir = dir(&[(
+        let dir = directory(&[(
             "main.tf",
             "terraform {\n  backend \"s3\" {\n    bucket = \"b\"\n  }\n}\n",
         )]);

@@ -13,7 +13,7 @@ use hcl_edit::{
 };
 use tool_versions::{
     Tool,
-    request::{hcl, required},
+    request::{hcl, place::line_of, required},
 };
 
 use crate::{files, plan_checksum::modules};
@@ -49,12 +49,11 @@ fn line(name: &str, text: &str) -> Option<usize> {
     if !text.contains("workspace") {
         return None;
     }
-    let of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
     match hcl::parse(text) {
         Ok(body) if name.strip_suffix(".json").is_none() => {
             let mut found = Reads::default();
             visit_body(&mut found, &body);
-            found.0.into_iter().min().map(of)
+            found.0.into_iter().min().map(|at| line_of(text, at))
         }
         _ => in_lines(text),
     }
@@ -63,10 +62,7 @@ fn line(name: &str, text: &str) -> Option<usize> {
 /// The same in JSON, and in a file that the parser does not understand.
 fn in_lines(text: &str) -> Option<usize> {
     let reads = |line: &str| {
-        let is_comment = ["#", "//"]
-            .iter()
-            .any(|comment| line.trim_start().starts_with(comment));
-        !is_comment
+        !hcl::is_comment(line)
             && NAMES
                 .iter()
                 .any(|name| line.contains(&format!("{name}.workspace")))

@@ -1,9 +1,6 @@
 //! The variables that the code of a directory declares.
 
-use std::{
-    collections::BTreeMap, ffi::OsStr, fs, io::Read as _, os::unix::fs::OpenOptionsExt as _,
-    path::Path,
-};
+use std::{collections::BTreeMap, ffi::OsStr, path::Path};
 
 use crds::ToolName;
 use hcl_edit::{
@@ -13,10 +10,10 @@ use hcl_edit::{
 use serde_json::Value;
 use tool_versions::{
     Tool,
-    request::{hcl, required},
+    request::{hcl, json, place::line_of, required},
 };
 
-use crate::tool::sources::known;
+use crate::{files, tool::sources::known};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Declared {
@@ -46,12 +43,8 @@ impl Declarations {
 pub(super) fn declared(tool: ToolName, dir: &Path) -> Option<Declarations> {
     let tool = known(tool).filter(|tool| *tool != Tool::Terragrunt)?;
     let mut all = Declarations::default();
-    // The tools read override files after all others; these may contain the default, or the type.
-    let (overrides, plain): (Vec<_>, Vec<_>) = required::configuration(tool, dir)
-        .ok()?
-        .into_iter()
-        .partition(|path| required::is_override(&name_of(path)));
-    for path in plain.into_iter().chain(overrides) {
+    // Override files may contain the default, or the type.
+    for path in required::in_merge_order(tool, dir).ok()? {
         let found = match read(&path) {
             Ok(found) => found,
             Err(why) => {
@@ -75,7 +68,7 @@ pub(super) fn declared(tool: ToolName, dir: &Path) -> Option<Declarations> {
     Some(all)
 }
 
-/// What a file declares: name, place, and whether it names a type.
+/// The variables of a file: name, place, and whether it names a type.
 #[derive(Default)]
 struct Read {
     variables: Vec<(String, Declared, bool)>,
@@ -83,14 +76,7 @@ struct Read {
 }
 
 fn read(path: &Path) -> Result<Read, String> {
-    let mut text = String::new();
-    // Opening a pipe would block until a writer comes.
-    let file = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK)
-        .open(path);
-    file.and_then(|file| file.take(hcl::LARGEST as u64 + 1).read_to_string(&mut text))
-        .map_err(|error| error.to_string())?;
+    let text = files::code(path).map_err(|error| error.to_string())?;
     if path.extension().is_some_and(|ending| ending == "json") {
         of_json(path, &text)
     } else {
@@ -114,12 +100,11 @@ fn of_hcl(path: &Path, text: &str) -> Result<Read, String> {
     let blocks = body.get_blocks("variable");
     let declared = blocks.filter_map(|block| {
         let name = block.labels.first()?.as_str().to_owned();
-        let before = block.ident.span().and_then(|span| text.get(..span.start));
-        let line = before.and_then(|text| u32::try_from(text.matches('\n').count() + 1).ok());
+        let at = block.ident.span().map(|span| span.start);
         let of = block.body.get_attribute("type");
         let declared = Declared {
             file: name_of(path),
-            line,
+            line: at.and_then(|at| u32::try_from(line_of(text, at)).ok()),
             has_default: block.body.has_attribute("default"),
             is_expression: of.is_some_and(|of| !is_primitive(of.value.to_string().trim())),
         };
@@ -152,46 +137,30 @@ fn keeps_variables(body: &Body) -> bool {
     })
 }
 
-/// A block is an object or a list of objects.
 fn of_json(path: &Path, text: &str) -> Result<Read, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let elsewhere = value.get("terraform").is_some_and(|settings| {
         settings.to_string().contains("\"cloud\"") || settings.to_string().contains("\"remote\"")
     });
     let of = |(name, body): (&String, &Value)| {
-        let attribute = |name: &str| match body {
-            Value::Array(bodies) => bodies.iter().find_map(|body| body.get(name)).cloned(),
-            body => body.get(name).cloned(),
-        };
-        let line = text
-            .find(&format!("\"{name}\""))
-            .and_then(|at| u32::try_from(text[..at].matches('\n').count() + 1).ok());
+        let attribute = |name: &str| json::blocks(body).iter().find_map(|body| body.get(name));
+        let at = text.find(&format!("\"{name}\""));
         let of = attribute("type");
         let declared = Declared {
             file: name_of(path),
-            line,
+            line: at.and_then(|at| u32::try_from(line_of(text, at)).ok()),
             has_default: attribute("default").is_some(),
-            is_expression: of
-                .as_ref()
-                .is_some_and(|of| !of.as_str().is_some_and(is_primitive)),
+            is_expression: of.is_some_and(|of| !of.as_str().is_some_and(is_primitive)),
         };
         (name.clone(), declared, of.is_some())
     };
-    let none = || "its variables are no objects".to_owned();
-    let variables = match &value["variable"] {
-        Value::Null => Vec::new(),
-        Value::Object(named) => named.iter().map(of).collect(),
-        Value::Array(blocks) => {
-            let all: Option<Vec<_>> = blocks
-                .iter()
-                .map(|block| Some(block.as_object()?.iter().map(of)))
-                .collect();
-            all.ok_or_else(none)?.into_iter().flatten().collect()
-        }
-        _ => return Err(none()),
-    };
+    let named: Option<Vec<_>> = json::blocks(&value["variable"])
+        .iter()
+        .map(Value::as_object)
+        .collect();
+    let named = named.ok_or("its variables are no objects")?;
     Ok(Read {
-        variables,
+        variables: named.into_iter().flatten().map(of).collect(),
         elsewhere,
     })
 }
@@ -199,14 +168,7 @@ fn of_json(path: &Path, text: &str) -> Result<Read, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn stack(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in files {
-            fs::write(dir.path().join(name), text).unwrap();
-        }
-        dir
-    }
+    use crate::files::directory;
 
     /// As `decodeVariableType` of the tools.
     #[test]
@@ -226,7 +188,7 @@ mod tests {
             let json = of.split_once(" = ").map(|(_, of)| of.trim_matches('"'));
             let json = serde_json::json!({"variable": {"b": json.map(|of| serde_json::json!({"type": of})).unwrap_or_default()}});
             let files = [("a.tf", &*code), ("b.tf.json", &*json.to_string())];
-            let declared = declared(ToolName::Terraform, stack(&files).path()).unwrap();
+            let declared = declared(ToolName::Terraform, directory(&files).path()).unwrap();
             let found = ["a", "b"].map(|name| declared.named[name].is_expression);
             assert_eq!(found, [is; 2], "{of}");
         }
@@ -234,7 +196,7 @@ mod tests {
             ("a_override.tf", "variable \"a\" {\n  type = any\n}\n"),
             ("b.tf", "variable \"a\" {\n  type = string\n}\n"),
         ];
-        let declared = declared(ToolName::OpenTofu, stack(&files).path()).unwrap();
+        let declared = declared(ToolName::OpenTofu, directory(&files).path()).unwrap();
         assert!(declared.named["a"].is_expression);
     }
 }

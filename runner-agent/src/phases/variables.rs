@@ -265,19 +265,11 @@ fn in_files(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::directory;
     use crds::ToolName;
-    use std::fs;
-
-    fn stack(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in files {
-            fs::write(dir.path().join(name), text).unwrap();
-        }
-        dir
-    }
 
     fn said(tool: ToolName, files: &[(&str, &str)], given: &[&str]) -> Option<String> {
-        let declared = declared(tool, stack(files).path())?;
+        let declared = declared(tool, directory(files).path())?;
         check_declared(&declared, given.iter().copied())
             .err()
             .map(|failure| failure.message)
@@ -289,7 +281,7 @@ mod tests {
         arguments: &[&str],
         env: &[(&str, &str)],
     ) -> Option<Failure> {
-        let dir = stack(files);
+        let dir = directory(files);
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         let env: Vec<_> = env
             .iter()

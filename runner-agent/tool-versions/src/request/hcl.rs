@@ -48,6 +48,12 @@ pub fn blocks(text: &str, types: &[&str]) -> Result<Body, String> {
     })
 }
 
+/// Whether a line is a comment as a whole, for texts that the parser refuses.
+pub fn is_comment(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with('#') || line.starts_with("//")
+}
+
 /// Blanks out all other top-level blocks. `None` if braces or quotes do not match.
 fn only(text: &str, types: &[&str]) -> Option<String> {
     let bytes = text.as_bytes();

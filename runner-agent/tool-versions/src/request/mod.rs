@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`version`], [`constraint`] | the grammar |
 //! | [`files`] | version files, nearest directory first |
-//! | [`required`], [`hcl`] | `required_version` of the code; the bounded HCL parser |
+//! | [`required`] | `required_version` of the code |
+//! | [`hcl`], [`json`] | the bounded HCL parser; blocks in JSON |
 //! | [`mod@decide`] | the decision for a tool and a version request |
 //! | [`place`] | file and line, for messages |
 
@@ -12,6 +13,7 @@ pub mod constraint;
 pub mod decide;
 pub mod files;
 pub mod hcl;
+pub mod json;
 pub mod place;
 pub mod required;
 pub mod version;

@@ -83,7 +83,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>> {
 }
 
 /// The line of a byte offset, from 1.
-pub(crate) fn line_of(text: &str, offset: usize) -> usize {
+pub fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()
         .iter()
         .take(offset)

@@ -8,6 +8,7 @@
 
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -22,7 +23,7 @@ use serde_json::Value;
 use crate::{
     Constraints, Error, Kind, Result, Tool, Version,
     request::{
-        hcl,
+        hcl, json,
         place::{self, Place, line_of},
     },
 };
@@ -219,6 +220,20 @@ pub fn configuration(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
+/// The same in the order in which the tools merge them: override files after all others.
+///
+/// # Errors
+/// As [`configuration`].
+pub fn in_merge_order(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = configuration(tool, stack)?;
+    files.sort_by_key(|path| {
+        path.file_name()
+            .and_then(OsStr::to_str)
+            .is_some_and(is_override)
+    });
+    Ok(files)
+}
+
 /// The first file that only OpenTofu reads.
 pub(crate) fn opentofu_file(stack: &Path) -> Result<Option<PathBuf>> {
     let of_tofu = |path: &PathBuf| path.to_str().is_some_and(is_of_opentofu);
@@ -237,7 +252,7 @@ fn has_ending(name: &str, ending: &str) -> bool {
 }
 
 /// Whether a configuration file overrides others: the tools look at its name without its ending.
-pub fn is_override(name: &str) -> bool {
+fn is_override(name: &str) -> bool {
     let endings = [".tf", ".tofu", ".tf.json", ".tofu.json"];
     let stem = endings.iter().find_map(|ending| name.strip_suffix(ending));
     stem.is_some_and(|stem| stem == "override" || stem.ends_with("_override"))
@@ -353,13 +368,8 @@ fn of_json(text: &str) -> Found {
     let line = text
         .find("\"required_version\"")
         .map_or(1, |offset| line_of(text, offset));
-    // A block is an object or a list of objects.
-    let blocks = match &value["terraform"] {
-        Value::Array(blocks) => blocks.iter().collect(),
-        block => vec![block],
-    };
     let mut found = Vec::new();
-    for block in blocks {
+    for block in json::blocks(&value["terraform"]) {
         match &block["required_version"] {
             Value::Null => {}
             Value::String(text) => found.push(Stated {
