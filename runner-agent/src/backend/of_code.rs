@@ -125,9 +125,9 @@ pub fn given(dir: &Path, kind: &str) -> PathBuf {
 /// The result for the directory in which `init` runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
-    /// More arguments of `init`.
-    pub args: Vec<OsString>,
-    /// What becomes of the code's block, in words.
+    /// One more argument of `init`.
+    pub arg: Option<OsString>,
+    /// The effect on the code's block, in words.
     pub note: Option<String>,
 }
 
@@ -146,7 +146,7 @@ pub fn place(tool: Tool, here: &Path, given: &Path) -> io::Result<Placed> {
         arg.push(given);
         let note = Some("spec.backend over the code's block".to_owned());
         return Ok(Placed {
-            args: vec![arg],
+            arg: Some(arg),
             note,
         });
     }
@@ -160,10 +160,7 @@ pub fn place(tool: Tool, here: &Path, given: &Path) -> io::Result<Placed> {
         };
         format!("in place of the code's {kind} in {file}{keys}")
     });
-    Ok(Placed {
-        args: Vec::new(),
-        note,
-    })
+    Ok(Placed { arg: None, note })
 }
 
 #[cfg(test)]
@@ -239,14 +236,14 @@ mod tests {
         };
         let (placed, path) = own("s3");
         let arg = format!("-backend-config={}", path.display());
-        assert_eq!(placed.args, [OsString::from(arg)]);
+        assert_eq!(placed.arg, Some(OsString::from(arg)));
         assert!(!dir.path().join(BACKEND_FILE).exists());
         for _ in 0..2 {
             let (placed, _) = own("http");
             assert_eq!(
-                (placed.args.len(), placed.note.as_deref()),
+                (placed.arg, placed.note.as_deref()),
                 (
-                    0,
+                    None,
                     Some("in place of the code's s3 in main.tf, without its bucket")
                 )
             );

@@ -53,12 +53,8 @@ impl PhaseRunner {
             made.shell.managed = true;
         }
         let placed = self.place_backend(&run.spec, &made.shell)?;
-        let more: Vec<_> = placed
-            .args
-            .iter()
-            .map(|arg| arg.to_string_lossy())
-            .collect();
-        args.extend(more.iter().map(AsRef::as_ref));
+        let more = placed.arg.as_ref().map(|arg| arg.to_string_lossy());
+        args.extend(more.as_deref());
         self.init_step(&mut made, &args, notices).await?;
         if made.idle {
             let backend = "not asked for: Terragrunt ran nothing in this unit".to_owned();

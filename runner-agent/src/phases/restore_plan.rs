@@ -141,12 +141,8 @@ impl PhaseRunner {
             args.push("-json");
         }
         let placed = self.place_backend(&run.spec, &shell)?;
-        let more: Vec<_> = placed
-            .args
-            .iter()
-            .map(|arg| arg.to_string_lossy())
-            .collect();
-        args.extend(more.iter().map(AsRef::as_ref));
+        let more = placed.arg.as_ref().map(|arg| arg.to_string_lossy());
+        args.extend(more.as_deref());
         let cached = self
             .serve_providers(prepared.cache.clone(), &mut shell)
             .await;

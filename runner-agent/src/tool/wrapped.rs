@@ -140,8 +140,8 @@ pub fn run() -> u8 {
     126
 }
 
-/// Brings the run's own backend into force where the tool runs. Notes what becomes of the code's.
-fn place(tool: &OsStr, here: &Path, given: &Path, notes: &Path) -> io::Result<Vec<OsString>> {
+/// Brings the run's own backend into force where the tool runs. Notes the effect on the code's. Returns one more argument.
+fn place(tool: &OsStr, here: &Path, given: &Path, notes: &Path) -> io::Result<Option<OsString>> {
     let name = Path::new(tool).file_name().unwrap_or_default();
     let tool = if name.as_bytes().starts_with(b"terraform") {
         Tool::Terraform
@@ -150,7 +150,7 @@ fn place(tool: &OsStr, here: &Path, given: &Path, notes: &Path) -> io::Result<Ve
     };
     let done = of_code::place(tool, here, given)?;
     fs::write(placed(notes), done.note.unwrap_or_default())?;
-    Ok(done.args)
+    Ok(done.arg)
 }
 
 /// The file with the note on the code's backend.
