@@ -255,9 +255,7 @@ async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> 
         }
         return Ok(());
     }
-    service.logs.forget(key);
-    claim::close(&service.sealed, &service.objects, key).await?;
-    service.objects.delete_all(key).await?;
+    service.delete_objects(key).await?;
     service.metrics.swept("run", 1);
     tracing::info!(
         namespace = key.namespace(),

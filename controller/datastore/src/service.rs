@@ -21,8 +21,8 @@ use crate::{
     },
     cluster::{Cluster, FrontProxyConfig},
     metrics::Metrics,
-    names,
-    objects::{Objects, log::Logs, sources::Snapshots, wanted::Wanted},
+    names::{self, RunKey},
+    objects::{Objects, claim, log::Logs, sources::Snapshots, wanted::Wanted},
     outputs::Publisher,
     state::States,
 };
@@ -154,6 +154,16 @@ impl Service {
             pods: self.pods.clone(),
             uid: uid.to_owned(),
         })
+    }
+
+    /// Deletes the objects of a run. Its end stays, for auditors.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn delete_objects(&self, run: &RunKey) -> Result<(), Problem> {
+        self.logs.forget(run);
+        claim::close(&self.sealed, &self.objects, run).await?;
+        self.objects.delete_all(run).await
     }
 
     /// Waits for a place for a large upload; `None` for a small one.

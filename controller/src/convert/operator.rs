@@ -6,7 +6,7 @@ use super::{
     git::{self, Address},
     hcl, pod,
     read::{Document, Fields, Notes},
-    write::{Made, Tree},
+    write::{Made, Tree, numbered},
 };
 use crds::names;
 
@@ -325,10 +325,7 @@ fn free(task: &str, to: &Tree, at: &str) -> String {
             .and_then(Value::as_array)
             .is_some_and(|all| all.iter().any(|hook| hook["name"] == name))
     };
-    std::iter::once(task.to_owned())
-        .chain((2..100).map(|n| format!("{task}-{n}")))
-        .find(|name| !taken(name))
-        .unwrap_or_default()
+    numbered(task, taken)
 }
 
 /// Converts `taskOptions`: pod settings and scripts.

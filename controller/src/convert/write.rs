@@ -29,6 +29,17 @@ const FOREIGN: [&str; 14] = [
 /// Field of a repository that temporarily holds the ref for its layers.
 pub(super) const GIT_REF: &str = "ref";
 
+/// The word, or the word and the first number from 2 that make a name nobody has.
+pub(super) fn numbered(word: &str, taken: impl Fn(&str) -> bool) -> String {
+    let mut name = word.to_owned();
+    let mut number = 2;
+    while taken(&name) {
+        name = format!("{word}-{number}");
+        number += 1;
+    }
+    name
+}
+
 /// An object under construction.
 pub(super) struct Tree(pub(super) Value);
 
@@ -160,15 +171,10 @@ impl Made {
             .collect();
         let word = word.trim_matches('-');
         let word = if word.is_empty() { "repository" } else { word };
-        let free = |name: &String| {
-            !self
-                .repositories
-                .contains_key(&(namespace.to_owned(), name.clone()))
-        };
-        let name = std::iter::once(word.to_owned())
-            .chain((2..10_000).map(|n| format!("{word}-{n}")))
-            .find(free)
-            .unwrap_or_default();
+        let name = numbered(word, |name| {
+            self.repositories
+                .contains_key(&(namespace.to_owned(), name.to_owned()))
+        });
         let mut tree =
             Tree(json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository"}));
         tree.put("metadata.name", Some(name.as_str()));

@@ -80,9 +80,7 @@ pub async fn answer(
             Ok(empty(StatusCode::OK))
         }
         UidAsk::Delete => {
-            service.logs.forget(run);
-            claim::close(&service.sealed, &service.objects, run).await?;
-            service.objects.delete_all(run).await?;
+            service.delete_objects(run).await?;
             tracing::info!(
                 namespace = run.namespace(),
                 uid = run.uid(),

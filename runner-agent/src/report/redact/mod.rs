@@ -59,12 +59,7 @@ impl Redactor {
 
     /// Whether [`Self::clean`] masks a part of a text.
     pub fn finds(&self, text: &str) -> bool {
-        let text = sanitize(text, false);
-        let redacted = match text.strip_suffix('…') {
-            Some(cut) => self.redact_cut(cut),
-            None => self.redact(&text),
-        };
-        matches!(redacted, Cow::Owned(_))
+        self.clean(text) != sanitize(text, false)
     }
 
     /// Redacts a text for a status and escapes terminal control sequences. A text that ends with an ellipsis is treated as
