@@ -38,7 +38,7 @@ const PEOPLE: [(&str, &[&str], Option<&str>); 8] = [
         &["approver", "autoapprover", "abandoner", "repository-admin"],
         None,
     ),
-    ("state-admin", &["state-admin"], Some("Apply")),
+    ("state-admin", &["state-admin"], Some("Approved")),
     ("repository-admin", &["repository-admin"], Some("Failed")),
     ("none", &[], Some("AwaitingApproval")),
 ];
@@ -258,9 +258,9 @@ async fn same_end(world: World, place: &'static str) -> Result<()> {
         wrong.len(),
         wrong.join("\n")
     );
-    // Otherwise the comparison shows nothing. A claimed run refuses three acts to everybody.
+    // Otherwise the comparison shows nothing.
     ensure!(
-        succeeded * 10 >= cases_seen * 3,
+        succeeded * 3 >= cases_seen,
         "only {succeeded} of {cases_seen} cases succeed"
     );
     Ok(())
