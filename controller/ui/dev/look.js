@@ -3,7 +3,7 @@ import { createRequire } from 'node:module';
 import { chromium } from 'playwright-core';
 import { server } from './server.js';
 
-const [folder = 'dist/pictures', only] = process.argv.slice(2);
+const [folder = 'pictures', only] = process.argv.slice(2);
 await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
 const origin = `http://127.0.0.1:${server.address().port}`;
 const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');

@@ -159,8 +159,7 @@ impl<'a> Plan<'a> {
         let before = generated()?;
         let mut stages = vec![
             Stage::new("tools", &[], || vec![xtask("tools")]),
-            // After the tools, which everything in pods waits for, and in parallel with the later stages. One test of the last suite and
-            // the last one in pods need it.
+            // Gitea and a browser. After the tools, which everything in pods waits for, and in parallel with the later stages.
             Stage::new("forge", &["tools"], || vec![lowly(&xtask("forge"))]),
             Stage::new("format", &[], || {
                 vec![cargo(&["fmt", "--all", "--check"], &[])]
@@ -197,7 +196,7 @@ impl<'a> Plan<'a> {
             low("fetched"),
             low("followed").after("fetched"),
             Stage::new("units", &["build"], units).after("sim"),
-            Stage::new("ui tests", &["ui"], ui_tests).after("units"),
+            Stage::new("ui tests", &["ui", "forge"], ui_tests).after("units"),
         ];
         // A filtered suite does not use all rights.
         if self.options.tests.is_none() {
