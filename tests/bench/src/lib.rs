@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::ValueEnum as _;
 use futures::FutureExt as _;
+use tokio::signal::unix::{SignalKind, signal};
 
 use harness::cluster::{Cluster, report};
 
@@ -32,6 +33,19 @@ use self::lab::Lab;
 use self::table::Table;
 
 const CLUSTER: &str = "bench";
+
+/// Drops the future on a signal, which ends all started processes.
+///
+/// # Errors
+/// Those of the future; or the signal.
+pub async fn interruptible(run: impl Future<Output = Result<()>>) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        done = run => done,
+        _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted; all processes are ended"),
+        _ = terminate.recv() => anyhow::bail!("asked to stop; all processes are ended"),
+    }
+}
 
 /// A figure, or a group of figures, in the order of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

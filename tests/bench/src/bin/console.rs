@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bench::console::{self, Options};
+use bench::{
+    console::{self, Options},
+    interruptible,
+};
 use clap::Parser;
 use harness::cluster::report;
 
@@ -26,9 +29,6 @@ struct Arguments {
 async fn main() -> ExitCode {
     let Arguments { layers, runs, save } = Arguments::parse();
     let options = Options { layers, runs, save };
-    let ended = tokio::select! {
-        ended = Box::pin(console::run(&options)) => ended,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted; all processes are ended")),
-    };
-    report::exit("console", ended)
+    let run = Box::pin(console::run(&options));
+    report::exit("console", interruptible(run).await)
 }

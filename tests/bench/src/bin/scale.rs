@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bench::scale::{self, Options};
+use bench::{
+    interruptible,
+    scale::{self, Options},
+};
 use clap::Parser;
 use harness::cluster::report;
-use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Parser)]
 #[command(
@@ -43,15 +45,5 @@ async fn main() -> ExitCode {
         repositories,
         save,
     };
-    report::exit("scale", interruptible(&options).await)
-}
-
-/// Drops the future on a signal, which ends all started processes.
-async fn interruptible(options: &Options) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        done = Box::pin(scale::run(options)) => done,
-        _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted; all processes are ended"),
-        _ = terminate.recv() => anyhow::bail!("asked to stop; all processes are ended"),
-    }
+    report::exit("scale", interruptible(Box::pin(scale::run(&options))).await)
 }

@@ -6,9 +6,10 @@ use serde::Deserialize;
 use std::process::Command;
 
 use super::{Lab, people};
+use crate::scale;
 use crate::table::{Limit, Table, Unit, median};
 
-/// What `controller/ui/e2e/figures.mjs` prints, in milliseconds.
+/// Output of `controller/ui/e2e/figures.mjs`, in milliseconds.
 #[derive(Deserialize)]
 struct Figures {
     script: Vec<f64>,
@@ -19,7 +20,7 @@ struct Figures {
 pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let kubeconfig = lab.directory.path().join("person.kubeconfig");
     let token = people::token(&lab.plane, "default", "person")?;
-    people::kubeconfig(&lab.plane, "default", "person", &kubeconfig)?;
+    scale::kubeconfig(&lab.plane, "default", "person", &kubeconfig)?;
     let mut node = Command::new("node");
     node.current_dir(xtask::ui::directory())
         .arg("e2e/figures.mjs")

@@ -16,7 +16,7 @@ use harness::cluster::{ControlPlane, NAMESPACE, images, report};
 use harness::wait;
 use serde_json::{Value, json};
 
-use crate::scale::{install, process::Process};
+use crate::scale::{self, install, process::Process};
 use crate::table::Table;
 
 /// A longer wait indicates a defect, not a slow machine.
@@ -63,7 +63,7 @@ impl Lab {
         objects::create(&plane, options).await?;
         step.done();
         let kubeconfig = directory.path().join("server.kubeconfig");
-        people::kubeconfig(&plane, NAMESPACE, "pawl-server", &kubeconfig)?;
+        scale::kubeconfig(&plane, NAMESPACE, "pawl-server", &kubeconfig)?;
         let ports = free_ports(2)?;
         let url = format!("http://127.0.0.1:{}", ports[0]);
         let arguments = [
@@ -95,6 +95,7 @@ impl Lab {
             for kind in ["layers", "runs"] {
                 let asked = http.get(format!("{}/api/v1/{kind}?limit=1", lab.url));
                 let Ok(answer) = asked.bearer_auth(&reader).send().await else {
+                    let _running = lab.server.memory().context("the server ended")?;
                     return Ok(false);
                 };
                 let page: Value = serde_json::from_str(&answer.text().await?)?;

@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result};
 use crds::{TerraformLayer, TerraformRepository, TerraformRun, names};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use harness::cluster::ControlPlane;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Namespace;
@@ -12,14 +11,10 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use super::Options;
-use crate::scale::apply;
+use crate::scale::{IN_FORCE, all_of, apply};
 
 /// Layers of a namespace.
 const OF_A_NAMESPACE: usize = 100;
-/// Concurrent requests.
-const AT_ONCE: usize = 32;
-/// Time until the API server has a changed definition or policy in force.
-const IN_FORCE: std::time::Duration = std::time::Duration::from_secs(3);
 
 pub(super) fn namespace(layer: usize) -> String {
     format!("team-{:03}", layer / OF_A_NAMESPACE)
@@ -113,10 +108,7 @@ where
         made.map(drop)
             .with_context(|| object["metadata"]["name"].to_string())
     };
-    stream::iter(objects.map(create))
-        .buffer_unordered(AT_ONCE)
-        .try_collect()
-        .await
+    all_of(objects.map(create)).await
 }
 
 fn repository(layer: usize) -> String {

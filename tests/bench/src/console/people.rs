@@ -1,6 +1,5 @@
 //! People with tokens: pages, and streams.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::{Lab, PATIENCE, objects};
+use crate::scale;
 use crate::table::{Table, mib, number};
 
 /// Requests for pages.
@@ -41,8 +41,10 @@ const QUERIES: [&str; 12] = [
     "runs?layer=database-00001",
 ];
 
+/// Bounds each wait for bytes, since a stream lasts as long as the measurement.
 pub(super) fn http() -> Result<Client> {
-    Ok(Client::builder().no_proxy().timeout(PATIENCE).build()?)
+    let http = Client::builder().no_proxy().read_timeout(PATIENCE);
+    Ok(http.build()?)
 }
 
 /// A new account that may read and approve everything, and its token.
@@ -57,29 +59,7 @@ pub(super) fn token(plane: &ControlPlane, namespace: &str, name: &str) -> Result
         "--serviceaccount",
         &account,
     ])?;
-    let token = plane.kubectl(&["-n", namespace, "create", "token", name, "--duration=12h"])?;
-    Ok(token.trim().to_owned())
-}
-
-/// Writes the kubeconfig of an account.
-pub(super) fn kubeconfig(
-    plane: &ControlPlane,
-    namespace: &str,
-    account: &str,
-    file: &Path,
-) -> Result<()> {
-    let token = plane.kubectl(&[
-        "-n",
-        namespace,
-        "create",
-        "token",
-        account,
-        "--duration=12h",
-    ])?;
-    let admin = std::fs::read_to_string(&plane.kubeconfig)?;
-    let mut kubeconfig: Value = serde_json::from_str(&admin)?;
-    kubeconfig["users"][0]["user"] = json!({"token": token.trim()});
-    std::fs::write(file, kubeconfig.to_string()).with_context(|| file.display().to_string())
+    scale::token(plane, namespace, name, &[])
 }
 
 /// Asks for pages one after the other, also for the pages behind them.

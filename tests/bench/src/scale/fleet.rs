@@ -18,8 +18,8 @@ use servers::repo::Repo;
 const AT_ONCE: usize = 24;
 /// Number of namespaces over which repositories are spread.
 const NAMESPACES: usize = 20;
-/// Time after which a changed CRD is in force.
-const IN_FORCE: Duration = Duration::from_secs(3);
+/// Time after which a changed CRD or policy is in force.
+pub(crate) const IN_FORCE: Duration = Duration::from_secs(3);
 /// Page size of a list.
 const PAGE: u32 = 500;
 
@@ -113,7 +113,9 @@ impl Fleet {
 }
 
 /// Sends requests, some at once.
-async fn all_of(requests: impl Iterator<Item = impl Future<Output = Result<()>>>) -> Result<()> {
+pub(crate) async fn all_of(
+    requests: impl Iterator<Item = impl Future<Output = Result<()>>>,
+) -> Result<()> {
     stream::iter(requests)
         .buffer_unordered(AT_ONCE)
         .try_collect()

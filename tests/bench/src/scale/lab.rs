@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -274,42 +274,53 @@ pub(crate) fn apply(plane: &ControlPlane, manifests: &str) -> Result<()> {
     Ok(())
 }
 
+/// A token of an account for 12 hours. `more` are further arguments of `kubectl create token`.
+pub(crate) fn token(
+    plane: &ControlPlane,
+    namespace: &str,
+    account: &str,
+    more: &[&str],
+) -> Result<String> {
+    let create = [
+        "-n",
+        namespace,
+        "create",
+        "token",
+        account,
+        "--duration=12h",
+    ];
+    let token = plane.kubectl(&[&create, more].concat())?;
+    Ok(token.trim().to_owned())
+}
+
+/// Writes the kubeconfig of an account.
+pub(crate) fn kubeconfig(
+    plane: &ControlPlane,
+    namespace: &str,
+    account: &str,
+    file: &Path,
+) -> Result<()> {
+    let admin =
+        fs::read_to_string(&plane.kubeconfig).context("no kubeconfig of the administrator")?;
+    let mut kubeconfig: Value =
+        serde_json::from_str(&admin).context("the administrator's kubeconfig is no JSON")?;
+    kubeconfig["users"][0]["user"] = json!({"token": token(plane, namespace, account, &[])?});
+    kubeconfig["contexts"][0]["context"]["namespace"] = namespace.into();
+    fs::write(file, kubeconfig.to_string()).with_context(|| file.display().to_string())
+}
+
 /// Writes accounts, keys and certificates to files.
 fn identities(plane: &ControlPlane, place: &Place) -> Result<()> {
     let write = |file: &str, text: &str| {
         fs::write(place.path(file), text).with_context(|| format!("cannot write {file}"))
     };
-    let admin =
-        fs::read_to_string(&plane.kubeconfig).context("no kubeconfig of the administrator")?;
-    let admin: Value =
-        serde_json::from_str(&admin).context("the administrator's kubeconfig is no JSON")?;
     for name in ["controller", "sources", "datastore"] {
         let account = format!("pawl-{name}");
-        let token = |more: &[&str]| {
-            let arguments = [
-                [
-                    "-n",
-                    NAMESPACE,
-                    "create",
-                    "token",
-                    account.as_str(),
-                    "--duration=12h",
-                ]
-                .as_slice(),
-                more,
-            ]
-            .concat();
-            plane
-                .kubectl(&arguments)
-                .map(|token| token.trim().to_owned())
-        };
-        let mut kubeconfig = admin.clone();
-        kubeconfig["users"][0]["user"] = json!({"token": token(&[])?});
-        kubeconfig["contexts"][0]["context"]["namespace"] = NAMESPACE.into();
-        write(&format!("{name}.kubeconfig"), &kubeconfig.to_string())?;
+        let file = place.directory.join(format!("{name}.kubeconfig"));
+        kubeconfig(plane, NAMESPACE, &account, &file)?;
         write(
             &format!("{name}.datastore-token"),
-            &token(&["--audience=pawl-datastore"])?,
+            &token(plane, NAMESPACE, &account, &["--audience=pawl-datastore"])?,
         )?;
     }
     let pki = Pki::bare(&place.directory, "pawl-scale")?;

@@ -14,7 +14,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-pub(crate) use self::lab::{apply, install};
+pub(crate) use self::{
+    fleet::{IN_FORCE, all_of},
+    lab::{apply, install, kubeconfig, token},
+};
 
 use self::agents::Agents;
 use self::fleet::Fleet;

@@ -62,7 +62,7 @@ impl Process {
     }
 
     /// Fails with the end of its log if it has ended.
-    pub(crate) fn check(&mut self) -> Result<()> {
+    pub(super) fn check(&mut self) -> Result<()> {
         let Some(status) = self
             .child
             .try_wait()
@@ -79,7 +79,7 @@ impl Process {
     }
 
     /// Ends it with SIGTERM, like the kubelet.
-    pub(crate) async fn stop(mut self) -> Result<()> {
+    pub(super) async fn stop(mut self) -> Result<()> {
         kill(Pid::from_raw(self.pid), Signal::SIGTERM)
             .with_context(|| format!("cannot end {}", self.name))?;
         let ended = tokio::time::timeout(GRACE, self.child.wait()).await;
