@@ -11,7 +11,7 @@ use crate::{failure::Problem, github_app::App};
 pub type Data = BTreeMap<String, Vec<u8>>;
 
 /// How to access a server.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Access {
     pub login: Login,
     /// The GitHub App that provides the token.
@@ -80,6 +80,12 @@ pub fn further(spec: &TerraformRepositorySpec, secrets: &Secrets) -> Result<Vec<
         let none = Data::new();
         let data = secrets.get(name).unwrap_or(&none);
         let access = of_secret(name, data, |key| Login::of_part(&part, key))?;
+        if access.app.is_some() && access.login.http.is_none() && access.login.identity.is_none() {
+            let message = format!(
+                "Secret {name} of spec.credentials has the keys of a GitHub App, which serve spec.secretRef only"
+            );
+            return Err(Problem::new(Reason::SourceUnauthorized, message));
+        }
         Ok(access.login)
     };
     spec.credentials.iter().map(login).collect()
@@ -119,6 +125,7 @@ fn of_secret(
 
 #[cfg(test)]
 mod tests {
+    use crate::github_app::tests::rsa_key;
     use crds::SecretName;
 
     use super::*;
@@ -209,6 +216,26 @@ mod tests {
         );
         let (_, message) = said("https://github.com/o/r", &[("githubAppID", "1")]);
         assert!(message.contains("githubAppInstallationID"), "{message}");
+        let further = TerraformRepositorySpec {
+            credentials: vec![GitCredential {
+                host: "github.com".into(),
+                secret_ref: SecretName { name: "app".into() },
+            }],
+            ..TerraformRepositorySpec::default()
+        };
+        let app = [
+            ("githubAppID", "1"),
+            ("githubAppInstallationID", "2"),
+            ("githubAppPrivateKey", &rsa_key()),
+        ];
+        let app = app.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
+        let secrets = Secrets::from([("app".to_owned(), Data::from(app))]);
+        let problem = super::further(&further, &secrets).err().unwrap();
+        assert!(
+            problem.message.contains("serve spec.secretRef only"),
+            "{}",
+            problem.message
+        );
         let data = BTreeMap::from([("password".to_owned(), vec![0xff])]);
         let problem = asked("https://h/r", data).err().unwrap();
         assert!(

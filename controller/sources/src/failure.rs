@@ -84,7 +84,7 @@ impl Problem {
                 return next_step(self.reason.as_str(), Place::Cluster, &facts);
             }
         };
-        format!("{first}; it is tried again by itself, and at once after: {again}")
+        format!("{first} (it is tried again by itself), then: {again}")
     }
 }
 

@@ -119,7 +119,10 @@ fn of_path(expression: &Expression) -> Option<fn(String) -> Place> {
 /// The same in the templates of JSON, whose strings are those of the language.
 pub fn json_reads(value: &Value, found: &mut Vec<(Kind, Place)>) {
     match value {
-        Value::String(text) if text.contains("${") && text.contains(READER) => {
+        Value::String(text)
+            if ["${", "%{"].iter().any(|template| text.contains(template))
+                && text.contains(READER) =>
+        {
             // A here document is a template without escapes. Lines of JSON are not known.
             let code = format!("x = <<PAWL\n{text}\nPAWL\n");
             let mut reads = Reads::new("");

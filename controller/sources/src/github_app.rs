@@ -285,7 +285,7 @@ impl Tokens {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use axum::{
@@ -320,15 +320,19 @@ mod tests {
         App::of(key).unwrap().unwrap()
     }
 
-    #[test]
-    fn pkcs1_and_pkcs8_keys_sign() {
-        let pkcs8 = pem(&[
+    pub(crate) fn rsa_key() -> String {
+        pem(&[
             "genpkey",
             "-algorithm",
             "RSA",
             "-pkeyopt",
             "rsa_keygen_bits:2048",
-        ]);
+        ])
+    }
+
+    #[test]
+    fn pkcs1_and_pkcs8_keys_sign() {
+        let pkcs8 = rsa_key();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         std::fs::write(&file, &pkcs8).unwrap();

@@ -12,7 +12,7 @@ use source::{
 use crate::{
     failure::Problem,
     git::GitError,
-    mirror::{MAX_CODE, Mirror, batch},
+    mirror::Mirror,
     tree::{Entry, Tree},
 };
 
@@ -68,11 +68,9 @@ impl Mirror<'_> {
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
         config.push(format!("remote.origin.url={url}"));
-        if tree.at(".lfsconfig").is_some_and(|file| !file.is_link()) {
-            let own = self.config(commit, ".lfsconfig").await?;
-            let own = own.iter().filter(|pair| self.is_taken(pair));
-            config.extend(own.map(|(key, value)| format!("{key}={value}")));
-        }
+        let own = self.config(commit, tree, ".lfsconfig").await?;
+        let own = own.iter().filter(|pair| self.is_taken(pair));
+        config.extend(own.map(|(key, value)| format!("{key}={value}")));
         let told = config.iter().flat_map(|pair| ["-c", pair.as_str()]);
         let args: Vec<&str> = told.chain(["lfs", "fetch", "origin", commit]).collect();
         let ended = self.remote(url, &args).await?.ended;
@@ -109,11 +107,8 @@ impl Mirror<'_> {
         let ids: BTreeSet<&str> = small.map(|entry| entry.id.as_str()).collect();
         let (ids, mut found): (Vec<&str>, _) = (ids.into_iter().collect(), BTreeSet::new());
         for ids in ids.chunks(POINTERS) {
-            let input = ids.join("\n") + "\n";
-            let ask = ["cat-file", "--batch", "--buffer"];
-            let output = self.read(&ask, input.into_bytes(), MAX_CODE).await?;
-            let texts = batch(&output).unwrap_or_default();
-            found.extend(texts.into_values().filter_map(Pointer::parse));
+            let texts = self.texts(ids.iter().copied()).await?;
+            found.extend(texts.values().filter_map(|text| Pointer::parse(text)));
         }
         Ok(found)
     }

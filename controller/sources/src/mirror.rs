@@ -15,7 +15,7 @@ use source::{Repository, clone::is_refused, listing, snapshot, submodules, url::
 use crate::{
     failure::Problem,
     git::{Commands, GitError, Most, Output, size},
-    tree::Tree,
+    tree::{Entry, Tree},
     walk::{Ask, Known, understood},
 };
 
@@ -25,7 +25,7 @@ const MAX_TREE: Most = Most {
     records: snapshot::LIMITS.entries,
 };
 /// Maximum size of code in one read, in bytes.
-pub const MAX_CODE: usize = 256 << 20;
+const MAX_CODE: usize = 256 << 20;
 /// Maximum size of a commit object, in bytes.
 const MAX_COMMIT: usize = 1 << 20;
 /// Number of fetched commits after which a mirror is recreated, which is cheaper than a git gc.
@@ -213,16 +213,14 @@ impl Mirror<'_> {
             "--no-recurse-submodules",
             "--no-write-fetch-head",
         ];
-        let mut tags = "--no-tags";
+        let mut shallow = common.to_vec();
         if url == self.repository.url().as_str() {
             // The tags of the commit follow it, as in a clone. An older one of the same name would stay.
             let _ = fs::remove_dir_all(self.dir().join("refs/tags"));
-            tags = "--depth=1";
+        } else {
+            shallow.push("--no-tags");
         }
-        let shallow: Vec<&str> = common
-            .into_iter()
-            .chain([tags, "--depth=1", "--", url, &wanted])
-            .collect();
+        shallow.extend(["--depth=1", "--", url, &wanted]);
         let mut output = self.remote(url, &shallow).await?;
         if output.ended.code != 0 && is_refused(&output.ended.output) {
             let all = [
@@ -324,7 +322,33 @@ impl Mirror<'_> {
         wanted: &BTreeSet<(String, Ask)>,
         known: &mut Known,
     ) -> Result<(), Problem> {
-        let ids: BTreeSet<&str> = wanted.iter().map(|(id, _)| id.as_str()).collect();
+        let texts = self.texts(wanted.iter().map(|(id, _)| id.as_str()));
+        let texts = texts.await?;
+        // Parsing needs a large stack per file and takes time.
+        let wanted = wanted.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let each = |(id, ask): (String, Ask)| {
+                let blob = understood(&ask, texts.get(&id).map(Vec::as_slice).unwrap_or_default());
+                ((id, ask), blob)
+            };
+            wanted.into_iter().map(each).collect::<Known>()
+        });
+        known.extend(
+            read.await
+                .map_err(|error| Problem::new(Reason::AgentFault, error.to_string()))?,
+        );
+        Ok(())
+    }
+
+    /// The content of blobs, by id.
+    ///
+    /// # Errors
+    /// When the mirror lacks one.
+    pub async fn texts(
+        &self,
+        ids: impl Iterator<Item = &str>,
+    ) -> Result<BTreeMap<String, Vec<u8>>, Problem> {
+        let ids: BTreeSet<&str> = ids.collect();
         let input = ids
             .iter()
             .fold(String::new(), |text, id| text + id + "\n")
@@ -340,31 +364,25 @@ impl Mirror<'_> {
                 "the mirror lacks a file of a commit that it has; it is fetched anew",
             ));
         };
-        // Parsing needs a large stack per file and takes time.
-        let wanted = wanted.clone();
-        let texts: BTreeMap<String, Vec<u8>> = texts
+        Ok(texts
             .into_iter()
             .map(|(id, text)| (id.to_owned(), text.to_vec()))
-            .collect();
-        let read = tokio::task::spawn_blocking(move || {
-            let each = |(id, ask): (String, Ask)| {
-                let blob = understood(&ask, texts.get(&id).map(Vec::as_slice).unwrap_or_default());
-                ((id, ask), blob)
-            };
-            wanted.into_iter().map(each).collect::<Known>()
-        });
-        known.extend(
-            read.await
-                .map_err(|error| Problem::new(Reason::AgentFault, error.to_string()))?,
-        );
-        Ok(())
+            .collect())
     }
 
-    /// The values of a git configuration file in a commit, as pairs.
+    /// The values of a git configuration file in the tree of a commit, as pairs; none without the file, or for a link.
     ///
     /// # Errors
-    /// When the file does not exist or git cannot parse it.
-    pub async fn config(&self, commit: &str, path: &str) -> Result<Vec<(String, String)>, Problem> {
+    /// When git cannot parse it.
+    pub async fn config(
+        &self,
+        commit: &str,
+        tree: &Tree,
+        path: &str,
+    ) -> Result<Vec<(String, String)>, Problem> {
+        if tree.at(path).is_none_or(Entry::is_link) {
+            return Ok(Vec::new());
+        }
         let blob = format!("--blob={commit}:{path}");
         let output = self
             .local(&["config", &blob, "-z", "--list"], Vec::new(), MAX_COMMIT)
@@ -512,7 +530,7 @@ fn kept(commit: &str) -> String {
 }
 
 /// The objects printed by `git cat-file --batch`, by id; `None` for unexpected output.
-pub(crate) fn batch(output: &[u8]) -> Option<BTreeMap<&str, &[u8]>> {
+fn batch(output: &[u8]) -> Option<BTreeMap<&str, &[u8]>> {
     let (mut found, mut rest) = (BTreeMap::new(), output);
     while !rest.is_empty() {
         let end = rest.iter().position(|byte| *byte == b'\n')?;

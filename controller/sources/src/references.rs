@@ -184,11 +184,7 @@ fn terragrunt(text: &str, included: bool) -> Found {
     found.extend(calls.found?);
     // `//` separates the copied directory from the module in it.
     for (kind, place) in &mut found {
-        let (Place::Beside(path)
-        | Place::Top(path)
-        | Place::Stack(path)
-        | Place::Above(_, Some(path))) = place
-        else {
+        let (Place::Beside(path) | Place::Top(path) | Place::Above(_, Some(path))) = place else {
             continue;
         };
         if *kind == Kind::Module && path.contains("//") {
@@ -279,11 +275,10 @@ impl Visit for Calls<'_> {
             "find_in_parent_folders" => [Some(above(call)), of(1)].into_iter().flatten().collect(),
             _ => Vec::new(),
         };
-        if let (true, Some(argument), Some(found)) = (
-            READERS.contains(&call.name.name.as_str()),
-            call.args.get(0),
-            &mut self.found,
-        ) {
+        if READERS.contains(&call.name.name.as_str())
+            && let Some(argument) = call.args.get(0)
+            && let Some(found) = &mut self.found
+        {
             found.push(match evaluated(argument, self.included) {
                 Some(place) => (Kind::Data, place),
                 None => computed(call, argument, self.text),

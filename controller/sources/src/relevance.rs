@@ -45,7 +45,7 @@ pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
             clip(&subject.path, 200)
         ));
     };
-    let mut walk = Walk::new(tree, known, dir.clone());
+    let mut walk = Walk::new(tree, known, &dir);
     let found = walk.resolve(&dir);
     if walk.missing.is_empty() && !found.as_deref().is_some_and(|found| walk.is_dir(found)) {
         return Content::NotThere(not_there(tree, &dir));
@@ -55,7 +55,7 @@ pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
         .iter()
         .filter_map(|path| join(&dir, path))
         .map(Step::All);
-    walk.consult(&dir);
+    walk.consult();
     walk.follow([Step::Module(dir.clone())].into_iter().chain(files));
     if !walk.missing.is_empty() {
         return Content::Missing(walk.missing);

@@ -84,7 +84,7 @@ struct Server {
     git: Commands,
     mirrors: Arc<Mirrors>,
     private: PathBuf,
-    /// The branch that `HEAD` names, if a layer follows it.
+    /// The branch that `HEAD` names.
     head: OnceLock<String>,
     _busy: Busy,
     _keys: Option<SshFiles>,
@@ -198,7 +198,8 @@ impl Remote for Server {
     fn listing<'a>(&'a self, names: &'a [&str]) -> Reply<'a, Listing> {
         Box::pin(async move {
             let mut patterns = refs::patterns(names.iter().copied());
-            if patterns.is_empty() {
+            // Each snapshot says which branch it is.
+            if !names.contains(&"HEAD") {
                 patterns.push("HEAD".to_owned());
             }
             let url = self.url();

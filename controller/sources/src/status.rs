@@ -8,6 +8,7 @@ use crds::{
     whole_seconds,
 };
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serving::events::Note;
 
 use crate::failure::Problem;
@@ -67,9 +68,10 @@ pub fn next(
         .iter()
         .filter_map(|known| Some((&known.name, known.failure.as_ref()?)))
         .collect();
-    let whole_step = match (&look.failed, failing.first()) {
-        (Some(problem), _) => Some(clip(&step(problem), 1000)),
-        (None, failing) => failing.and_then(|(_, failure)| step_of(failure)),
+    let own_step = failing.first().and_then(|(_, failure)| step_of(failure));
+    let whole_step = match &look.failed {
+        Some(problem) => Some(clip(&step(problem), 1000)),
+        None => own_step.clone(),
     };
     let failing: Vec<_> = failing
         .iter()
@@ -87,38 +89,24 @@ pub fn next(
         refs,
         last_handled_reconcile: look.request.clone(),
     };
-    let (is, reason, message) = match &look.failed {
+    let answered = match &look.failed {
         None => (true, ANSWERED, "the last check was answered".to_owned()),
         Some(problem) => {
             let message = conditions::with_step(&problem.message, whole_step.as_deref());
             (false, problem.reason.as_str(), message)
         }
     };
-    conditions::set(
-        &mut status.conditions,
-        conditions::SYNCED,
-        Some(is),
-        reason,
-        &message,
-        look.generation,
-        now,
-    );
     // A failed ref concerns the layers that name it, and their conditions report it.
-    let down = look.failed.as_ref().filter(|problem| {
-        let last = old
-            .conditions
-            .iter()
-            .find(|c| c.type_ == conditions::SYNCED);
-        let since = last
+    let is_down = look.failed.as_ref().is_some_and(|problem| {
+        let since = synced(old)
             .filter(|last| last.status == "False" && last.reason != SUSPENDED)
             .map_or(now, |last| last.last_transition_time.0);
         let is_known = |name: &str| status.refs.iter().any(|known| known.name == name);
         !look.refs.iter().all(|(name, _)| is_known(name))
             || conditions::counts_from(problem.class(), since) <= now
     });
-    let (is, reason, message) = if let Some(problem) = down {
-        let message = conditions::with_step(&problem.message, whole_step.as_deref());
-        (false, problem.reason.as_str(), message)
+    let ready = if is_down {
+        answered.clone()
     } else if look.beyond > 0 {
         let message = format!(
             "{} refs beyond the limit of {MAX_REFS} are not followed",
@@ -127,41 +115,34 @@ pub fn next(
         (false, crds::reason::INVALID_SPEC, message)
     } else if !failing.is_empty() {
         let message = format!(
-            "it answers; these refs have no newer commit for their layers: {}",
+            "these refs have no newer commit for their layers: {}",
             failing.join(", ")
         );
-        (
-            true,
-            ANSWERED,
-            conditions::with_step(&message, whole_step.as_deref()),
-        )
+        let message = conditions::with_step(&message, own_step.as_deref());
+        (true, ANSWERED, message)
     } else if look.refs.is_empty() {
-        (
-            true,
-            REFS_KNOWN,
-            "no layer names a ref of it yet".to_owned(),
-        )
+        let message = "no layer names a ref of it yet";
+        (true, REFS_KNOWN, message.to_owned())
     } else {
-        (
-            true,
-            REFS_KNOWN,
-            "every ref that a layer names is known".to_owned(),
-        )
+        let message = "every ref that a layer names is known";
+        (true, REFS_KNOWN, message.to_owned())
     };
-    conditions::set(
-        &mut status.conditions,
-        conditions::READY,
-        Some(is),
-        reason,
-        &message,
-        look.generation,
-        now,
-    );
+    for (type_, (is, reason, message)) in
+        [(conditions::SYNCED, answered), (conditions::READY, ready)]
+    {
+        let all = &mut status.conditions;
+        conditions::set(all, type_, Some(is), reason, &message, look.generation, now);
+    }
     // `kubectl describe` prints conditions in this order.
     status
         .conditions
         .sort_by_key(|c| c.type_ != conditions::READY);
     status
+}
+
+fn synced(status: &TerraformRepositoryStatus) -> Option<&Condition> {
+    let mut all = status.conditions.iter();
+    all.find(|c| c.type_ == conditions::SYNCED)
 }
 
 /// Advice and command of a ref's failure, in one line.
@@ -172,13 +153,6 @@ fn step_of(failure: &RefFailure) -> Option<String> {
 
 /// The Events of a change: what fails now and did not, and that the repository answers again.
 pub fn news(old: &TerraformRepositoryStatus, next: &TerraformRepositoryStatus) -> Vec<Note> {
-    let synced = |status: &TerraformRepositoryStatus| {
-        status
-            .conditions
-            .iter()
-            .find(|c| c.type_ == conditions::SYNCED)
-            .map(|c| (c.status == "True", c.reason.clone(), c.message.clone()))
-    };
     let note = |reason: &str, warning, text: String| {
         let reason = Reason::parse(reason)?.as_str();
         Some(Note {
@@ -187,30 +161,25 @@ pub fn news(old: &TerraformRepositoryStatus, next: &TerraformRepositoryStatus) -
             text,
         })
     };
-    let (before, now) = (synced(old), synced(next));
-    let whole = now.filter(|(is, reason, _)| match &before {
-        Some((was, had, _)) => (was, had) != (is, reason),
-        None => !is,
+    let before = synced(old);
+    let whole = synced(next).filter(|now| match before {
+        Some(before) => (&before.status, &before.reason) != (&now.status, &now.reason),
+        None => now.status != "True",
     });
-    let whole =
-        whole.and_then(|(is, reason, message)| note(&reason, !is && reason != SUSPENDED, message));
-    let failed = |status: &TerraformRepositoryStatus, name: &str| {
-        let known = status.refs.iter().find(|known| known.name == name)?;
-        known.failure.clone()
-    };
+    let whole = whole.and_then(|now| {
+        let is_warning = now.status != "True" && now.reason != SUSPENDED;
+        note(&now.reason, is_warning, now.message.clone())
+    });
     let refs = next.refs.iter().filter_map(|known| {
         let failure = known.failure.as_ref()?;
-        let is_new = failed(old, &known.name).is_none_or(|had| had.reason != failure.reason);
+        let had = old.refs.iter().find(|had| had.name == known.name);
+        let had = had.and_then(|had| had.failure.as_ref());
+        if had.is_some_and(|had| had.reason == failure.reason) {
+            return None;
+        }
         let text = format!("{}: {}", known.name, failure.message);
-        is_new
-            .then(|| {
-                note(
-                    &failure.reason,
-                    true,
-                    conditions::with_step(&text, step_of(failure).as_deref()),
-                )
-            })
-            .flatten()
+        let text = conditions::with_step(&text, step_of(failure).as_deref());
+        note(&failure.reason, true, text)
     });
     whole.into_iter().chain(refs).collect()
 }

@@ -77,15 +77,7 @@ async fn below(mirror: &Mirror<'_>, of: &Fetched) -> Result<submodules::Submodul
     if links.is_empty() {
         return Ok(submodules::Submodules::default());
     }
-    let is_file = of
-        .tree
-        .at(".gitmodules")
-        .is_some_and(|file| !file.is_link());
-    let config = if is_file {
-        mirror.config(&of.commit, ".gitmodules").await?
-    } else {
-        Vec::new()
-    };
+    let config = mirror.config(&of.commit, &of.tree, ".gitmodules").await?;
     submodules::of(&of.url, links, &config)
         .map_err(|message| Problem::new(Reason::SourceInvalid, message))
 }

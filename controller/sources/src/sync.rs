@@ -271,15 +271,16 @@ impl<B: Snapshots> Syncer<B> {
             }
             place.blobs(&missing, &mut known).await?;
         }
-        for content in &mut contents {
-            if matches!(content, Content::Missing(_)) {
-                let why = format!(
-                    "modules or links in a chain longer than {MAX_ROUNDS}: each commit counts"
-                );
-                *content = whole(tree, why);
-            }
-        }
         for ((layer, subject), content) in layers.iter().zip(subjects).zip(contents) {
+            let content = match content {
+                Content::Missing(_) => {
+                    let why = format!(
+                        "modules or links in a chain longer than {MAX_ROUNDS}: each commit counts"
+                    );
+                    whole(tree, why)
+                }
+                content => content,
+            };
             if let Some(source) = source(layer, &content, commit) {
                 found.sources.push((Arc::clone(layer), source));
             }

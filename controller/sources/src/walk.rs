@@ -64,13 +64,13 @@ pub struct Walk<'a> {
     /// Calls with computed paths, with file and line.
     pub not_followed: BTreeSet<String>,
     /// The directory where the tool runs.
-    stack: String,
+    stack: &'a str,
     queue: VecDeque<Step>,
     visited: usize,
 }
 
 impl<'a> Walk<'a> {
-    pub const fn new(tree: &'a Tree, known: &'a Known, stack: String) -> Self {
+    pub const fn new(tree: &'a Tree, known: &'a Known, stack: &'a str) -> Self {
         Self {
             tree,
             known,
@@ -167,18 +167,14 @@ impl<'a> Walk<'a> {
             return;
         };
         for (kind, place) in places {
-            match (kind, place) {
-                (Kind::Computed, Place::Beside(call)) => {
-                    self.not_followed.insert(format!("{path}:{call}"));
-                }
-                (_, Place::Stack(relative)) => {
-                    // Terragrunt runs the tool beside a copy of the module.
-                    let stack = self.stack.clone();
-                    for base in bases.iter().copied().chain([stack.as_str()]) {
-                        self.take(*kind, &Place::Beside(relative.clone()), base);
-                    }
-                }
-                _ => bases.iter().for_each(|base| self.take(*kind, place, base)),
+            if let (Kind::Computed, Place::Beside(call)) = (kind, place) {
+                self.not_followed.insert(format!("{path}:{call}"));
+                continue;
+            }
+            // Terragrunt runs the tool beside a copy of the module.
+            let stack = matches!(place, Place::Stack(_)).then_some(self.stack);
+            for base in bases.iter().copied().chain(stack) {
+                self.take(*kind, place, base);
             }
         }
     }
@@ -229,8 +225,8 @@ impl<'a> Walk<'a> {
     }
 
     /// The files that Setup reads from the stack up to the root, to choose the tool, and those by which a clone is made.
-    pub fn consult(&mut self, stack: &str) {
-        let mut dir = stack;
+    pub fn consult(&mut self) {
+        let mut dir = self.stack;
         loop {
             for name in files::names().chain([".gitattributes"]) {
                 self.queue.extend(join(dir, name).map(Step::All));
@@ -329,7 +325,7 @@ mod tests {
         let listing: String = files.chain(links).collect();
         let tree = Tree::parse(listing.as_bytes()).unwrap();
         let known = Known::from([((id, Ask::Link), Blob::Link("d".into()))]);
-        let mut walk = Walk::new(&tree, &known, String::new());
+        let mut walk = Walk::new(&tree, &known, "");
         walk.follow((0..1000).map(|n| Step::All(format!("l{n}"))));
         assert!(walk.everything && walk.visited < 2 * MAX_VISITED);
     }

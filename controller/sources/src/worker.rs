@@ -78,7 +78,7 @@ pub async fn run<B: Snapshots>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notif
             let written = if next == old {
                 Ok(())
             } else {
-                write_status(&shared, &view, &next).await
+                write_status(&shared, &view, &old, &next).await
             };
             sum_up(&view, &mut memory, written, now);
         }
@@ -136,12 +136,9 @@ async fn look<B: Snapshots>(shared: &Shared<B>, view: &View, memory: &mut Memory
     let written = write(shared, view, &mut found).await;
     let now = shared.clock.now();
     memory.looked = Some(now);
-    let is_new = |seen: &Seen| matches!(seen, Seen::At(_));
-    memory.found(
-        found.look.refs.iter().any(|(_, seen)| is_new(seen)),
-        cause,
-        now,
-    );
+    let mut seen = found.look.refs.iter().map(|(_, seen)| seen);
+    let is_new = seen.any(|seen| matches!(seen, Seen::At(_)));
+    memory.found(is_new, cause, now);
     memory.took(begun.elapsed(), now);
     memory.failed = found
         .look
@@ -244,7 +241,7 @@ async fn write<B: Snapshots>(
         shared.clock.now(),
     );
     if next != old || view.repository.status.is_none() {
-        write_status(shared, view, &next).await?;
+        write_status(shared, view, &old, &next).await?;
     }
     untold.map_or(Ok(()), Err)
 }
@@ -271,6 +268,7 @@ async fn tell<B: Snapshots>(
 async fn write_status<B: Snapshots>(
     shared: &Shared<B>,
     view: &View,
+    old: &TerraformRepositoryStatus,
     next: &TerraformRepositoryStatus,
 ) -> Result<(), String> {
     let of = (namespace(view), name(view), view.uid());
@@ -278,10 +276,9 @@ async fn write_status<B: Snapshots>(
     shared
         .follow()
         .repository(written.map_err(|error: CallError| error.to_string())?);
-    let old = view.repository.status.clone().unwrap_or_default();
     shared
         .events
-        .publish(&*view.repository, status::news(&old, next));
+        .publish(&*view.repository, status::news(old, next));
     Ok(())
 }
 
@@ -318,13 +315,10 @@ where
 /// Reads the Secrets that a repository names. They are not cached.
 async fn secrets<B: Snapshots>(shared: &Shared<B>, view: &View) -> Result<Secrets, Problem> {
     let (spec, mut all) = (&view.repository.spec, Secrets::new());
+    let own = spec.secret_ref.iter();
+    let own = own.map(|named| ("spec.secretRef", named));
     let further = spec.credentials.iter().map(|git| &git.secret_ref);
-    for (field, named) in (spec
-        .secret_ref
-        .iter()
-        .map(|named| ("spec.secretRef", named)))
-    .chain(further.map(|named| ("spec.credentials", named)))
-    {
+    for (field, named) in own.chain(further.map(|named| ("spec.credentials", named))) {
         if !all.contains_key(&named.name) {
             let data = secret(shared, view, &named.name, field).await?;
             all.insert(named.name.clone(), data);
