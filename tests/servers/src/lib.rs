@@ -11,6 +11,7 @@ pub mod git;
 pub mod gitea;
 pub mod large;
 pub mod listener;
+pub mod local_git;
 pub mod nginx;
 pub mod objects;
 pub mod port_forward;

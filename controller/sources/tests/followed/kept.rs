@@ -3,9 +3,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io::{Seek as _, Write as _},
     path::Path,
-    process::Command,
     sync::Mutex,
     time::{Duration, Instant},
 };
@@ -13,7 +11,8 @@ use std::{
 use crds::datastore::Stored;
 use datastore_client::{RequestError, sources::Lists};
 use futures::StreamExt as _;
-use source::{Ended, snapshot};
+use servers::local_git::LocalGit;
+use source::snapshot;
 use sources::store::Snapshots;
 
 /// Stores snapshots in a directory. The tree of each is made and thereby verified on arrival.
@@ -41,7 +40,7 @@ impl Kept {
         let file = File::open(self.archive(revision)).unwrap();
         let unpacked =
             snapshot::unpack::<std::io::Error>(file, scratch.path(), revision, until).unwrap();
-        let (fetched, contents) = unpacked.fetch(&Real, env(), git_ref, to).await.unwrap();
+        let (fetched, contents) = unpacked.fetch(&LocalGit, env(), git_ref, to).await.unwrap();
         contents.unwrap();
         fetched
     }
@@ -56,50 +55,6 @@ pub(crate) fn env() -> Vec<(OsString, OsString)> {
     ]
     .map(|(key, value)| (key.into(), value.into()))
     .into()
-}
-
-/// The git of this machine.
-pub(crate) struct Real;
-
-impl Real {
-    fn command(args: &[&str], env: &[(OsString, OsString)], dir: &Path) -> Command {
-        let mut command = Command::new("git");
-        command.args(args).env_clear().current_dir(dir);
-        command.envs(env.iter().map(|(key, value)| (key, value)));
-        command
-    }
-}
-
-impl source::Git for Real {
-    type Error = std::io::Error;
-
-    async fn run_git(
-        &self,
-        args: &[&str],
-        env: &[(OsString, OsString)],
-        dir: &Path,
-    ) -> std::io::Result<Ended> {
-        let output = Self::command(args, env, dir).output()?;
-        Ok(Ended {
-            code: output.status.code().unwrap_or(-1),
-            output: String::from_utf8_lossy(&output.stderr).into_owned(),
-            ..Ended::default()
-        })
-    }
-
-    async fn read_git<T: Send + 'static>(
-        &self,
-        args: &[&str],
-        env: &[(OsString, OsString)],
-        dir: &Path,
-        read: fn(File) -> T,
-    ) -> std::io::Result<Option<T>> {
-        let output = Self::command(args, env, dir).output()?;
-        let mut file = tempfile::tempfile()?;
-        file.write_all(&output.stdout)?;
-        file.rewind()?;
-        Ok(Some(read(file)))
-    }
 }
 
 impl Snapshots for Kept {

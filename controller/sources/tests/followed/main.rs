@@ -36,7 +36,7 @@ use sources::{
     sync::Syncer,
 };
 
-use kept::{Kept, Real, env};
+use kept::{Kept, env};
 use servers::{
     auth::Access,
     git::{Failure, GitServer},

@@ -8,10 +8,12 @@ use std::{
     process::Command,
 };
 
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde_json::json;
+use servers::local_git::LocalGit;
 use source::Repository;
 
-use super::{Real, World, env};
+use super::{World, env};
 
 /// Git without a person's settings.
 fn git(dir: &Path, args: &[&str]) -> (bool, String) {
@@ -71,7 +73,7 @@ fn digest(root: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// What programs ask git in any repository.
+/// Questions of programs to git in any repository.
 const QUESTIONS: [&str; 6] = [
     "rev-parse HEAD",
     "rev-parse --abbrev-ref HEAD",
@@ -80,7 +82,7 @@ const QUESTIONS: [&str; 6] = [
     "ls-files --stage",
     "rev-parse --show-cdup",
 ];
-/// What they ask of the source; submodules have no history in a shallow clone either way.
+/// Questions about the source alone; submodules have no history in a shallow clone either way.
 const OF_SOURCE: [&str; 9] = [
     "log --format=%H",
     "rev-parse --is-shallow-repository",
@@ -106,19 +108,6 @@ fn answers(root: &Path, questions: &[&str]) -> Vec<String> {
     let all = questions.iter().map(answer);
     all.chain([format!("top {:?}", Path::new(&top).file_name())])
         .collect()
-}
-
-/// A pseudo-random sequence.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 33) % most
-    }
 }
 
 const NAMES: [&str; 8] = [
@@ -149,28 +138,28 @@ const ATTRIBUTES: [&str; 6] = [
 ];
 
 /// Writes a tree of awkward entries.
-fn awkward(dice: &mut Dice, root: &Path) {
+fn awkward(dice: &mut StdRng, root: &Path) {
     for dir in ["live/app", "ansible/files", "tools"] {
         let dir = root.join(dir);
         fs::create_dir_all(&dir).unwrap();
         for name in NAMES {
-            if dice.below(3) == 0 {
+            if dice.random_range(0..3) == 0 {
                 continue;
             }
-            let text = match dice.below(5) {
+            let text = match dice.random_range(0..5) {
                 0 => String::new(),
                 1 => "one\r\ntwo\n$Id$ $Format:%H$\n".to_owned(),
-                2 => "x".repeat(usize::try_from(dice.below(300_000)).unwrap()),
-                _ => format!("# {} é\n$Id$\n", dice.below(1000)),
+                2 => "x".repeat(dice.random_range(0..300_000)),
+                _ => format!("# {} é\n$Id$\n", dice.random_range(0..1000)),
             };
             let path = dir.join(name);
             fs::write(&path, text).unwrap();
-            if dice.below(4) == 0 {
+            if dice.random_range(0..4) == 0 {
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             }
         }
         for (n, target) in LINKS.into_iter().enumerate() {
-            if dice.below(2) == 0 {
+            if dice.random_range(0..2) == 0 {
                 symlink(target, dir.join(format!("link{n}"))).unwrap();
             }
         }
@@ -181,7 +170,7 @@ fn awkward(dice: &mut Dice, root: &Path) {
 struct Work(tempfile::TempDir, std::path::PathBuf);
 
 impl Work {
-    fn new(dice: &mut Dice, to: &Path, modules: &str, links: &[(&str, &str)]) -> Self {
+    fn new(dice: &mut StdRng, to: &Path, modules: &str, links: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         done(root, &["init", "--quiet"]);
@@ -190,7 +179,7 @@ impl Work {
         done(root, &["add", "--all"]);
         // Afterwards, since git would convert or refuse the files.
         let mut attributes = String::new();
-        for line in ATTRIBUTES.iter().filter(|_| dice.below(2) == 0) {
+        for line in ATTRIBUTES.iter().filter(|_| dice.random_range(0..2) == 0) {
             attributes.extend([*line, "\n"]);
         }
         fs::write(root.join(".gitattributes"), attributes).unwrap();
@@ -249,7 +238,7 @@ fn cloned(url: &str, name: &str, orphan: bool, into: &Path) {
 async fn run_and_layer_get_the_tree_of_a_clone() {
     let refs = ["main", "HEAD", "feature/x", "v1"];
     for seed in 0..2 {
-        let (mut dice, orphan) = (Dice(seed), seed % 2 == 1);
+        let (mut dice, orphan) = (StdRng::seed_from_u64(seed), seed % 2 == 1);
         let mut world = World::new(&[]).await;
         for (n, name) in refs.into_iter().enumerate() {
             let layer = json!({"path": "live/app", "ref": name});
@@ -286,7 +275,7 @@ async fn run_and_layer_get_the_tree_of_a_clone() {
             let plain = trees.of("clone");
             cloned(&url, name, orphan, &plain);
             let repository = Repository::new::<std::io::Error>(&url, name).unwrap();
-            let run = repository.fetch(&Real, env(), &trees.of("run")).await;
+            let run = repository.fetch(&LocalGit, env(), &trees.of("run")).await;
             let (kept, revision) = (&world.syncer.snapshots, world.revision(name));
             let layer = kept.tree(&revision, Some(name), &trees.of("layer")).await;
             assert_eq!(run.unwrap(), layer);

@@ -5,11 +5,12 @@ use std::{ffi::OsString, fs, io, net::SocketAddr, path::Path};
 use source::{Credentials, Login, Refusal, Repository, lfs::ContentsError, lfs::pointers};
 use xtask::{cache::Cache, packages};
 
-use super::{Fetched, Real, redirecting, refusal};
+use super::{Fetched, redirecting, refusal};
 use servers::{
     auth::Access,
     git::GitServer,
     large::{oid, pointer},
+    local_git::LocalGit,
     repo::{Change, Repo},
 };
 
@@ -68,9 +69,11 @@ async fn fetch(
     for (origin, file) in authorities {
         repository = repository.with_authority(origin, file.to_path_buf());
     }
-    let fetched = repository.fetch(&Real, env.to_vec(), root).await;
+    let fetched = repository.fetch(&LocalGit, env.to_vec(), root).await;
     let contents = if fetched.is_ok() {
-        repository.fetch_contents(&Real, env.to_vec(), root).await
+        repository
+            .fetch_contents(&LocalGit, env.to_vec(), root)
+            .await
     } else {
         Ok(())
     };

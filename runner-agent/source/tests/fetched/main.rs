@@ -10,10 +10,8 @@ mod snapshots;
 
 use std::{
     ffi::OsString,
-    fs::{self, File},
-    io,
+    fs, io,
     path::Path,
-    process::{Command, Stdio},
     sync::{Arc, Mutex},
 };
 
@@ -23,63 +21,16 @@ use axum::{
     http::{StatusCode, header},
     response::IntoResponse,
 };
-use source::{Credentials, Ended, FetchError, Git, Login, Refusal, Repository, SshFiles};
+use source::{Credentials, FetchError, Login, Refusal, Repository, SshFiles};
 
 use servers::{
     auth::{Access, basic_header},
     git::GitServer,
     listener::Listener,
+    local_git::LocalGit,
     repo::Change,
     ssh::SshServer,
 };
-
-/// The git of this machine.
-pub(crate) struct Real;
-
-impl Git for Real {
-    type Error = io::Error;
-
-    async fn run_git(
-        &self,
-        args: &[&str],
-        env: &[(OsString, OsString)],
-        dir: &Path,
-    ) -> io::Result<Ended> {
-        let mut command = Command::new("git");
-        command
-            .args(args)
-            .env_clear()
-            .envs(env.iter().map(|(k, v)| (k, v)))
-            .current_dir(dir)
-            .stdin(Stdio::null());
-        let output = command.output()?;
-        Ok(Ended {
-            code: output.status.code().unwrap_or(-1),
-            output: String::from_utf8_lossy(&output.stderr).into_owned(),
-            ..Ended::default()
-        })
-    }
-
-    async fn read_git<T: Send + 'static>(
-        &self,
-        args: &[&str],
-        env: &[(OsString, OsString)],
-        dir: &Path,
-        read: fn(File) -> T,
-    ) -> io::Result<Option<T>> {
-        let (output, mut child) = {
-            let mut command = Command::new("git");
-            command.args(args).env_clear();
-            command.envs(env.iter().map(|(k, v)| (k, v)));
-            command.current_dir(dir).stdout(Stdio::piped());
-            let mut child = command.spawn()?;
-            (child.stdout.take().unwrap(), child)
-        };
-        let found = read(File::from(std::os::fd::OwnedFd::from(output)));
-        child.wait()?;
-        Ok(Some(found))
-    }
-}
 
 pub(crate) type Fetched = Result<source::Fetched, FetchError<io::Error>>;
 
@@ -107,7 +58,7 @@ async fn fetch(
     ];
     let fetched = repository
         .with_ssh(keys.clone())
-        .fetch(&Real, env, into.path())
+        .fetch(&LocalGit, env, into.path())
         .await;
     files.remove().unwrap();
     assert!(!keys.exists(), "keys are left");
@@ -299,7 +250,7 @@ async fn credentials_are_not_sent_to_redirect_targets() {
         let env: Vec<(OsString, OsString)> = [("PATH", "/usr/bin:/bin"), ("no_proxy", "*")]
             .map(|(k, v)| (k.into(), v.into()))
             .into();
-        repository.fetch(&Real, env, into.path()).await
+        repository.fetch(&LocalGit, env, into.path()).await
     };
     let own = format!("http://{}/", server.addr());
     for (access, http, sent) in [

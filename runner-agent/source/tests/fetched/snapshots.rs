@@ -13,9 +13,9 @@ use source::{
     snapshot::{Header, PackError, UnpackError, pack, unpack},
 };
 
-use super::Real;
 use servers::{
     large::pointer,
+    local_git::LocalGit,
     repo::{Change, Repo},
 };
 
@@ -52,7 +52,7 @@ async fn made(
     let env = env.map(|(key, value)| (key.into(), value.into())).to_vec();
     let unpacked = unpack(Cursor::new(archive), scratch.path(), revision, until);
     let fetched = match unpacked {
-        Ok(unpacked) => unpacked.fetch(&Real, env, None, root.path()).await,
+        Ok(unpacked) => unpacked.fetch(&LocalGit, env, None, root.path()).await,
         Err(error) => Err(error),
     };
     let fetched = fetched.map(|(fetched, contents)| {
