@@ -13,6 +13,7 @@ mod attempt;
 mod claim;
 mod common;
 mod credentials;
+mod failures;
 mod files;
 mod given;
 mod hooks;
