@@ -27,5 +27,6 @@ mod quiet;
 mod reach;
 mod real;
 mod repository;
+mod terragrunt;
 mod upgrade;
 mod variables;

@@ -27,8 +27,8 @@ impl PhaseRunner {
             return Ok(());
         };
         let text = format!(
-            "{} is a link into a home or temporary directory, which is emptied before the plan is applied; nothing was changed. \
-             Keep providers elsewhere: TF_PLUGIN_CACHE_DIR and what Terragrunt has in its place are not needed, since Pawl caches providers",
+            "{} is a link into a home or temporary directory, which is emptied before the plan is applied; \
+             keep providers elsewhere: TF_PLUGIN_CACHE_DIR and what Terragrunt has in its place are not needed, since Pawl caches providers",
             provider.strip_prefix(stack).unwrap_or(&provider).display()
         );
         Err(Reason::InitFailed.failure(text))

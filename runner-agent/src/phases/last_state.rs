@@ -62,9 +62,9 @@ impl PhaseRunner {
         };
         let now = made.state(&self.read_origin_state(&made.shell, ran_in).await?);
         match last.is_not(&now) {
-            Some(why) => Err(Reason::AnotherState.failure(format!(
-                "there is nothing to destroy, but {why}; nothing was changed"
-            ))),
+            Some(why) => {
+                Err(Reason::AnotherState.failure(format!("there is nothing to destroy, but {why}")))
+            }
             None => Ok(()),
         }
     }

@@ -199,7 +199,8 @@ impl PhaseRunner {
             let message = "plan ended with 0 (no changes), but the plan file has changes";
             return Err(Reason::PlanUnreadable.failure(message));
         }
-        if exit.code == 0 {
+        let changes = is_changed(&facts);
+        if !changes {
             self.destroys_its_own(&made, ran_in.as_deref()).await?;
         }
         let text = match text? {
@@ -219,20 +220,20 @@ impl PhaseRunner {
         // Kill the processes that reading the plan left, so that they cannot change files while they are stored.
         self.kill_others().await;
         let applied = made.run.annotations().get(names::APPLIED);
-        let changes = is_changed(&facts);
         // Values of outputs are no objects: where nothing else differs from applied content, nothing drifted.
         let has_changes = changes && !(applied.is_some() && facts.counts.only_outputs());
         if changes && !has_changes {
             self.say("only outputs differ, which is no drift; nothing is applied")
                 .await;
         }
-        let digest = changes_digest(&facts.lines());
+        let lines = facts.lines();
+        let digest = changes_digest(&lines);
         facts.counts.again = has_changes && digest.as_ref().is_some_and(|own| applied == Some(own));
         let bundle = self
             .store_plan(&made, &parts, (text, json), (has_changes, facts.counts))
             .await?;
         let (platform, state_key) = (made.facts.platform.clone(), made.state_key.clone());
-        let (counts, lines) = (facts.counts, facts.lines());
+        let counts = facts.counts;
         let mut report = PlanReport {
             has_changes,
             counts,
