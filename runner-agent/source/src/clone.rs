@@ -117,26 +117,25 @@ impl Place {
                 .await
                 .map_err(FetchError::NotRun)
         };
-        if self.at.is_empty() {
-            let init = run(&["init", "--quiet", "--template=", "."]).await?;
-            if init.code != 0 {
-                return Err(refused(url, revision, &init));
-            }
-        } else {
+        let place = format!("--separate-git-dir={}", self.git_dir.display());
+        let mut init = vec!["init", "--quiet", "--template=", "."];
+        if !self.at.is_empty() {
             self.make_submodule().map_err(FetchError::Files)?;
-            let place = format!("--separate-git-dir={}", self.git_dir.display());
-            let init = run(&["init", "--quiet", "--template=", &place, "."]).await?;
-            if init.code != 0 {
-                return Err(refused(url, revision, &init));
-            }
+            init.insert(3, &place);
+        }
+        let init = run(&init).await?;
+        if init.code != 0 {
+            return Err(refused(url, revision, &init));
+        }
+        if !self.at.is_empty() {
             self.links_its_git_dir().map_err(FetchError::Files)?;
         }
         self.configures(&format!("[remote \"origin\"]\n\turl = {}\n", quoted(url)))
             .map_err(FetchError::Files)?;
         let wanted = format!("+{revision}:{FETCHED}");
         // Tags of the fetched commit follow.
-        let shallow = ["fetch", "--quiet", "--depth=1", "--no-recurse-submodules"];
-        let shallow: Vec<&str> = shallow.into_iter().chain(["--", url, &wanted]).collect();
+        let quiet = ["fetch", "--quiet", "--no-recurse-submodules"];
+        let shallow = [&quiet[..], &["--depth=1", "--", url, &wanted]].concat();
         let shallow = run(&shallow).await?;
         let mut target = "FETCH_HEAD";
         if shallow.code != 0 {
@@ -147,30 +146,19 @@ impl Place {
             if !worth_it {
                 return Err(refused(url, revision, &shallow));
             }
-            let all = [
-                "+refs/heads/*:refs/pawl/heads/*",
-                "+refs/tags/*:refs/pawl/tags/*",
-            ];
-            let wanted: &[&str] = if is_commit(revision) {
-                &all
+            let mut full = [&quiet[..], &["--no-tags", "--", url]].concat();
+            if is_commit(revision) {
+                full.extend([
+                    "+refs/heads/*:refs/pawl/heads/*",
+                    "+refs/tags/*:refs/pawl/tags/*",
+                ]);
+                target = revision;
             } else {
-                &[&wanted]
-            };
-            let full = [
-                "fetch",
-                "--quiet",
-                "--no-tags",
-                "--no-recurse-submodules",
-                "--",
-                url,
-            ];
-            let full: Vec<&str> = full.into_iter().chain(wanted.iter().copied()).collect();
+                full.push(&wanted);
+            }
             let full = run(&full).await?;
             if full.code != 0 {
                 return Err(refused(url, revision, &full));
-            }
-            if is_commit(revision) {
-                target = revision;
             }
         }
         let list: Vec<&str> = LIST.into_iter().chain([target]).collect();
@@ -212,6 +200,9 @@ impl Place {
         git: &G,
         env: &[(OsString, OsString)],
     ) -> Result<Option<String>, FetchError<G::Error>> {
+        if is_commit(&self.revision) {
+            return Ok(None);
+        }
         let fetched = text(&self.git_dir.join("FETCH_HEAD"));
         let named = fetched.lines().find_map(|line| {
             let (_, what) = line.split_once("\t\tbranch '")?;

@@ -152,6 +152,11 @@ impl Git for Played<'_> {
     ) -> io::Result<Ended> {
         let line = args.join(" ");
         self.1.lock().unwrap().push(line.clone());
+        if line.contains("+refs/heads/*") {
+            let of = "\t\tbranch 'main' of http://h/r\n";
+            fs::create_dir_all(dir.join(".git")).unwrap();
+            fs::write(dir.join(".git/FETCH_HEAD"), "d".repeat(40) + of).unwrap();
+        }
         if args[0] == "checkout" {
             let git_dir = if dir.join(".git").is_file() {
                 dir.join("../.git/modules/1")
@@ -228,7 +233,7 @@ async fn unadvertised_commit_is_fetched_with_branches() {
     .await;
     assert_eq!((fetched.unwrap().commit, lines.len()), (commit.clone(), 4));
     assert!(
-        lines[2].contains("+refs/heads/*") && lines[3].contains(&commit),
+        lines[2].contains("+refs/heads/*") && lines[3].contains(&format!("--detach {commit}")),
         "{lines:?}"
     );
     let (fetched, lines) = asked(
@@ -267,7 +272,7 @@ async fn submodules_are_fetched_if_present() {
         "gitdir: ../.git/modules/1\n"
     );
     assert!(
-        lines[4].starts_with("fetch --quiet --depth=1")
+        lines[4].starts_with("fetch --quiet --no-recurse-submodules --depth=1")
             && lines[4].contains("-- git@h:m.git +cccc"),
         "{lines:?}"
     );
