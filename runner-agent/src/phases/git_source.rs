@@ -8,7 +8,7 @@ use std::{
 };
 
 use ::source::{
-    Ended, FetchError, Git, Login, Repository, SshFiles, TreeError, Url, Used,
+    Ended, FetchError, Fetched, Git, Login, Repository, SshFiles, TreeError, Url, Used,
     lfs::{ContentsError, PointerFile},
 };
 use crds::{Failure, GitSource, Reason, text::clip};
@@ -91,11 +91,7 @@ impl PhaseRunner {
                 .or_internal("the private key of the source cannot be removed")?;
         }
         let fetched = result.map_err(|error| of_fetch(&error))?;
-        self.say_empty(&fetched.empty).await;
-        Ok(Commit {
-            id: fetched.commit,
-            without: contents.err().map(|error| of_contents(&error)),
-        })
+        Ok(self.committed(fetched, contents).await)
     }
 
     /// Writes private keys for `ssh` until the fetch is over: in memory if the pod has such a file system, so that no disk stores
@@ -129,11 +125,19 @@ impl PhaseRunner {
         Ok(root)
     }
 
-    /// Logs the submodules that stay empty.
-    pub(super) async fn say_empty(&self, empty: &[String]) {
-        if !empty.is_empty() {
-            let text = format!("these submodules stay empty: {}", listed(empty));
+    /// The commit of a fetched tree. Logs the submodules that stay empty.
+    pub(super) async fn committed(
+        &self,
+        fetched: Fetched,
+        contents: Result<(), ContentsError<RunError>>,
+    ) -> Commit {
+        if !fetched.empty.is_empty() {
+            let text = format!("these submodules stay empty: {}", listed(&fetched.empty));
             self.say(text).await;
+        }
+        Commit {
+            id: fetched.commit,
+            without: contents.err().map(|error| of_contents(&error)),
         }
     }
 
@@ -266,7 +270,7 @@ pub(super) fn of_fetch(error: &FetchError<RunError>) -> Failure {
     }
 }
 
-pub(super) fn of_contents(error: &ContentsError<RunError>) -> Failure {
+fn of_contents(error: &ContentsError<RunError>) -> Failure {
     match error {
         ContentsError::NoProgram | ContentsError::TooLarge(_) => {
             Reason::SourceInvalid.failure(error.to_string())

@@ -6,10 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::source::{
-    Url,
-    snapshot::{self, UnpackError},
-};
+use ::source::snapshot::{self, UnpackError};
 use crds::{
     Failure, Reason, RepositorySource, TerraformRunSpec,
     datastore::{self as words, causes},
@@ -19,7 +16,7 @@ use crds::{
 use super::{
     PhaseRunner,
     fetch::Fetched,
-    git_source::{Commit, of_contents, of_fetch},
+    git_source::{Commit, of_fetch},
 };
 use crate::{
     api::backoff,
@@ -86,11 +83,7 @@ impl PhaseRunner {
         let unpacked = unpacked.await.or_internal(failed)?;
         let _ = notices.send(Notice::Happened);
         let unpacked = unpacked.map_err(|error| of_unpack(&error, repository))?;
-        let url = Url::parse(unpacked.url()).ok_or_else(|| {
-            let text = format!("it is of {}", unpacked.url());
-            of_unpack(&UnpackError::Integrity(text), repository)
-        })?;
-        let root = self.make_top(source, &url)?;
+        let root = self.make_top(source, unpacked.url())?;
         let mut env = self.settings.inherited.clone();
         env.push(("HOME".into(), self.settings.home().into()));
         let made = unpacked
@@ -98,11 +91,7 @@ impl PhaseRunner {
             .await;
         fs::remove_dir_all(&scratch).or_internal(failed)?;
         let (fetched, contents) = made.map_err(|error| of_unpack(&error, repository))?;
-        self.say_empty(&fetched.empty).await;
-        Ok(Commit {
-            id: fetched.commit,
-            without: contents.err().map(|error| of_contents(&error)),
-        })
+        Ok(self.committed(fetched, contents).await)
     }
 
     /// Waits until the revision is stored, and downloads it.

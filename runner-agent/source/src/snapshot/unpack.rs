@@ -26,6 +26,8 @@ use crate::{
 pub struct Unpacked {
     dir: PathBuf,
     header: Header,
+    url: Url,
+    commit: String,
 }
 
 /// The reason why there is no tree.
@@ -79,10 +81,8 @@ pub fn unpack<E: Error>(
     }
     let commit = header.remotes.first().map(|(_, commit)| commit.as_str());
     if commit != Some(revision) {
-        return Err(integrity(format!(
-            "the snapshot is of commit {}, not of {revision}",
-            clip(commit.unwrap_or("none"), 64)
-        )));
+        let commit = clip(commit.unwrap_or("none"), 64);
+        return Err(of_another(&commit, revision));
     }
     let is_legal = header
         .remotes
@@ -93,19 +93,22 @@ pub fn unpack<E: Error>(
             .iter()
             .all(|(name, id)| is_revision(name) && is_commit(id))
         && header.head.iter().all(|name| is_revision(name));
-    if !is_legal {
-        return Err(integrity("the snapshot names what git has no name for"));
+    let url = header.remotes.first().and_then(|(url, _)| Url::parse(url));
+    match url.filter(|_| is_legal) {
+        Some(url) => Ok(Unpacked {
+            dir: dir.to_owned(),
+            header,
+            url,
+            commit: revision.to_owned(),
+        }),
+        None => Err(integrity("the snapshot names what git has no name for")),
     }
-    Ok(Unpacked {
-        dir: dir.to_owned(),
-        header,
-    })
 }
 
 impl Unpacked {
     /// The URL of the repository.
-    pub fn url(&self) -> &str {
-        self.header.remotes.first().map_or("", |(url, _)| url)
+    pub const fn url(&self) -> &Url {
+        &self.url
     }
 
     /// Makes the tree in an empty directory, as of the ref that led to the commit, and replaces the pointers whose contents the snapshot has. `env` is
@@ -120,7 +123,7 @@ impl Unpacked {
         git_ref: Option<&str>,
         root: &Path,
     ) -> Result<(Fetched, Result<(), ContentsError<G::Error>>), UnpackError<G::Error>> {
-        let (url, commit) = self.header.remotes.first().ok_or_else(none)?;
+        let (url, commit) = (self.url.as_str(), self.commit.as_str());
         let (revision, remotes) = self
             .remotes(git_ref)
             .map_err(|error| storage("the objects", &error))?;
@@ -152,11 +155,8 @@ impl Unpacked {
             }
             other => other?,
         };
-        if fetched.commit != *commit {
-            return Err(integrity(format!(
-                "the snapshot is of commit {}, not of {commit}",
-                fetched.commit
-            )));
+        if fetched.commit != commit {
+            return Err(of_another(&fetched.commit, commit));
         }
         let contents = repository.fetch_contents(git, env, root).await;
         Ok((fetched, contents))
@@ -174,7 +174,7 @@ impl Unpacked {
             remotes,
             ..
         } = &self.header;
-        let commit = remotes.first().map_or("", |(_, commit)| commit);
+        let commit = self.commit.as_str();
         let has_tag = |name: &str| tags.iter().any(|(own, _)| own == name);
         // A branch is only a name here: the snapshot is of its commit.
         let (revision, branch) = match git_ref {
@@ -194,7 +194,8 @@ impl Unpacked {
         let at = branch.map(|name| format!("refs/heads/{name}"));
         let other = (revision.starts_with("refs/") && at.is_none()).then(|| revision.to_owned());
         packed.extend(at.iter().chain(&other).map(|name| (name.clone(), commit)));
-        packed.sort();
+        // The sort keeps the object of an annotated tag before the commit.
+        packed.sort_by(|a, b| a.0.cmp(&b.0));
         packed.dedup_by(|a, b| a.0 == b.0);
         let packed: String = packed
             .iter()
@@ -239,8 +240,10 @@ impl Unpacked {
 /// The configuration of a bare repository that serves each of its commits.
 const BARE: &str = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[uploadpack]\n\tallowAnySHA1InWant = true\n";
 
-fn none<E: Error>() -> UnpackError<E> {
-    integrity("not a snapshot: it names no commit")
+fn of_another<E: Error>(commit: &str, wanted: &str) -> UnpackError<E> {
+    integrity(format!(
+        "the snapshot is of commit {commit}, not of {wanted}"
+    ))
 }
 
 fn integrity<E: Error>(what: impl Into<String>) -> UnpackError<E> {

@@ -41,18 +41,22 @@ fn packed(repo: &Repo, header: Header, large: &[Pointer]) -> Result<Vec<u8>, Pac
     pack(git, repo.dir(), header, large, &scratch, &mut into).map(|()| into)
 }
 
+type Made = (Result<Fetched, UnpackError<io::Error>>, tempfile::TempDir);
+
 /// The tree that an agent makes of an archive.
-async fn made(
-    archive: &[u8],
-    revision: &str,
-) -> (Result<Fetched, UnpackError<io::Error>>, tempfile::TempDir) {
+async fn made(archive: &[u8], revision: &str) -> Made {
+    made_of(archive, revision, None).await
+}
+
+/// The tree as of a ref.
+async fn made_of(archive: &[u8], revision: &str, git_ref: Option<&str>) -> Made {
     let (scratch, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let until = Instant::now() + Duration::from_secs(600);
     let env = [("PATH", "/usr/bin:/bin"), ("HOME", "/nowhere")];
     let env = env.map(|(key, value)| (key.into(), value.into())).to_vec();
     let unpacked = unpack(Cursor::new(archive), scratch.path(), revision, until);
     let fetched = match unpacked {
-        Ok(unpacked) => unpacked.fetch(&LocalGit, env, None, root.path()).await,
+        Ok(unpacked) => unpacked.fetch(&LocalGit, env, git_ref, root.path()).await,
         Err(error) => Err(error),
     };
     let fetched = fetched.map(|(fetched, contents)| {
@@ -194,6 +198,31 @@ fn git(repo: &Repo, args: &[&str], input: &str) -> String {
     let output = git.wait_with_output().unwrap();
     assert!(output.status.success(), "{args:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn annotated_tag_remains_one() {
+    let (_dir, repo) = repo();
+    let commit = repo.commit("main", &[("main.tf", "")]).unwrap();
+    // Its id comes after that of the commit.
+    let tag = (0..).find_map(|second| {
+        let text = format!(
+            "object {commit}\ntype commit\ntag v1\ntagger n <e@pawl.invalid> {second} +0000\n\nm\n"
+        );
+        Some(git(&repo, &["mktag"], &text)).filter(|tag| *tag > commit)
+    });
+    let tag = tag.unwrap();
+    let header = Header {
+        tags: vec![("v1".to_owned(), tag.clone())],
+        ..header(&commit)
+    };
+    let archive = packed(&repo, header, &[]).unwrap();
+    for git_ref in ["v1", "refs/tags/v1"] {
+        let (fetched, root) = made_of(&archive, &commit, Some(git_ref)).await;
+        assert_eq!(fetched.unwrap().commit, commit);
+        let own = fs::read_to_string(root.path().join(".git/refs/tags/v1")).unwrap();
+        assert_eq!(own.trim(), tag, "{git_ref}");
+    }
 }
 
 #[tokio::test]
