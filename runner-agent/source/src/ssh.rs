@@ -2,6 +2,7 @@
 //! configuration.
 
 use std::{
+    cmp::Reverse,
     fmt::Write as _,
     fs::{self, DirBuilder, OpenOptions},
     io::{self, Write as _},
@@ -9,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{credentials::Login, forges::KNOWN_HOSTS, identity::Identity};
+use crate::{credentials::Login, forges::KNOWN_HOSTS};
 
 /// A directory with the files of `ssh`. Dropping it removes the directory with its keys.
 #[derive(Debug)]
@@ -31,28 +32,29 @@ impl SshFiles {
                 .open(dir.join(name))?;
             file.write_all(text.as_bytes())
         };
-        for (n, identity) in identities(logins) {
-            write(&format!("identity-{n}"), identity.text())?;
-        }
         write("known_hosts", KNOWN_HOSTS)?;
         for (n, login) in logins.iter().enumerate() {
+            if let Some(identity) = &login.identity {
+                write(&format!("identity-{n}"), identity.text())?;
+            }
             if let Some(own) = &login.known_hosts {
                 write(&format!("known_hosts-{n}"), own)?;
             }
         }
         write("config", &(config(dir, logins, None) + more))?;
-        let parts: Vec<usize> = identities(logins)
-            .map(|(n, _)| n)
-            .filter(|n| logins.get(*n).is_some_and(|login| !login.path.is_empty()))
+        let mut parts: Vec<(usize, &Login)> = logins
+            .iter()
+            .enumerate()
+            .filter(|(_, login)| login.identity.is_some() && !login.path.is_empty())
             .collect();
-        for n in &parts {
-            write(
-                &format!("config-{n}"),
-                &(config(dir, logins, Some(*n)) + more),
-            )?;
+        for (n, _) in &parts {
+            let text = config(dir, logins, Some(*n)) + more;
+            write(&format!("config-{n}"), &text)?;
         }
         if !parts.is_empty() {
-            write(CHOOSER, &chooser(dir, logins, parts))?;
+            // The first match decides.
+            parts.sort_by_key(|(_, login)| Reverse(login.path.len()));
+            write(CHOOSER, &chooser(dir, &parts))?;
         }
         Ok(files)
     }
@@ -99,17 +101,11 @@ fn quoted(path: &Path) -> String {
 }
 
 /// Git's last arguments are the host and a command with the path: `git@HOST git-upload-pack 'PATH'`.
-fn chooser(dir: &Path, logins: &[Login], mut parts: Vec<usize>) -> String {
-    let of = |n: &usize| {
-        logins
-            .get(*n)
-            .map(|login| (login.host.to_lowercase(), &login.path))
-    };
-    parts.sort_by_key(|n| std::cmp::Reverse(of(n).map(|(_, path)| path.len())));
+fn chooser(dir: &Path, parts: &[(usize, &Login)]) -> String {
     let mut rows = String::new();
-    for n in &parts {
-        let Some((host, path)) = of(n) else { continue };
-        let _ = writeln!(rows, "'{host}/{path}'|'{host}/{path}/'*) n=-{n} ;;");
+    for (n, login) in parts {
+        let place = format!("{}/{}", login.host.to_lowercase(), login.path);
+        let _ = writeln!(rows, "'{place}'|'{place}/'*) n=-{n} ;;");
     }
     let config = quoted(&dir.join("config"));
     format!(
@@ -122,14 +118,6 @@ case "$host/$path" in
 exec ssh -F {config}"$n" "$@"
 "#
     )
-}
-
-/// The keys with their numbers.
-fn identities(logins: &[Login]) -> impl Iterator<Item = (usize, &Identity)> {
-    logins
-        .iter()
-        .enumerate()
-        .filter_map(|(n, login)| Some((n, login.identity.as_ref()?)))
 }
 
 /// The configuration of `ssh`. A host has only its own keys, and its host key must be in its Secret or built in. `ssh` uses the first value
@@ -240,6 +228,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+    use crate::identity::Identity;
 
     fn login(host: &str) -> Login {
         let identity =
