@@ -48,23 +48,22 @@ pub const UNKNOWN: &str = "unknown";
 /// The lock that blocked a step, as described by its holder. `own` is the name of this pod. If an `http` backend reports the lock of
 /// another client, Terraform prints that lock's ID with its own lock info.
 pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
-    if failure.reason != reason::STATE_LOCKED || failure.diagnostics.is_empty() {
+    if failure.reason != reason::STATE_LOCKED {
         return None;
     }
+    let first = failure.diagnostics.first()?;
     // `init` prints errors of backends in the summary alone.
-    let told = || {
-        let first = failure.diagnostics.first().into_iter();
-        first.flat_map(|d| [Some(d.summary.as_str()), d.detail.as_deref()])
-    };
+    let told = [Some(first.summary.as_str()), first.detail.as_deref()];
+    let told = || told.into_iter().flatten();
     let field = |name: &str| {
-        let lines = told().flatten().flat_map(str::lines).map(str::trim);
+        let lines = told().flat_map(str::lines).map(str::trim);
         lines
             .filter_map(|line| line.strip_prefix(name))
             .map(|value| value.trim().to_owned())
             .find(|value| !value.is_empty())
     };
     let who = field("Who:").unwrap_or_default();
-    let named = told().flatten().find_map(|text| {
+    let named = told().find_map(|text| {
         let rest = text.split_once("already locked: ID=")?.1;
         rest.split_whitespace().next().map(str::to_owned)
     });

@@ -21,7 +21,8 @@ const ROWS: &[Row] = &[
         Reason::StateLocked,
         "lock info:|conditionalcheckfailedexception|state blob is already locked|\
          state is already locked|http remote state already locked|workspace is already locked|\
-         workspace already locked|already locked for workspace creation|resource temporarily unavailable|\
+         workspace already locked|already locked for workspace creation|\
+         error message: resource temporarily unavailable|\
          error 412|statuscode: 412",
     ),
     Row(
@@ -88,7 +89,7 @@ const ROWS: &[Row] = &[
          status code: 403|http response code 401|http response code 403|\
          http remote state endpoint requires auth|http remote state endpoint invalid auth|accessdenied|\
          statuscode: 401|statuscode: 403|response code: 401|response code: 403|returned error: 401|returned error: 403|error 401:|error 403:|\
-         accessdenied|xadminusernotfound|invalidtoken|is not authorized to perform|\
+         xadminusernotfound|invalidtoken|is not authorized to perform|\
          pq: permission denied|password authentication failed|no pg_hba.conf entry|is forbidden: user|\
          has asked for the client to provide credentials|authorizationfailure|authorizationpermissionmismatch|\
          server failed to authenticate the request|\
