@@ -85,7 +85,7 @@ fn only(text: &str, types: &[&str]) -> Option<String> {
         }
         at += match left {
             [b'#', ..] | [b'/', b'/', ..] => line(left),
-            [b'/', b'*', ..] => text.get(at..)?.find("*/")? + 2,
+            [b'/', b'*', ..] => text.get(at + 2..)?.find("*/")? + 4,
             [b'<', b'<', ..] => heredoc(left)?,
             [b'"' | b'{', ..] => {
                 open.push(*byte);
@@ -158,7 +158,7 @@ mod tests {
         for refused in REFUSED {
             assert!(parse(refused).is_err(), "{refused}");
             for around in [
-                "# \"{\n/* { */ variable \"a\" {\n  description = <<-EOT\n    } \"\n  EOT\n}\n",
+                "# \"{\n/*/ { */ variable \"a\" {\n  description = <<-EOT\n    } \"\n  EOT\n}\n",
                 "resource \"x\" \"y\" {\n  t = \"${f({ a = \"}\" })} \\\" é\"\n} // {\nvariable \"a\" {}\n",
             ] {
                 for text in [format!("{refused}{around}"), format!("{around}{refused}")] {
