@@ -54,16 +54,16 @@ pub fn variables_field(path: &str) -> Option<String> {
     if !is_variables_file(name) {
         return None;
     }
-    // `zz_pawl-NN-NAME`.
-    let numbered = name
-        .strip_prefix(VARIABLE_FILES)
-        .and_then(|rest| rest.split_once('-'));
-    Some(
-        match numbered.filter(|(number, _)| number.parse::<u8>().is_ok()) {
-            Some((_, given)) => format!("spec.variableFiles {given}"),
-            None => "spec.variables".to_owned(),
-        },
-    )
+    Some(match given_name(name) {
+        Some(given) => format!("spec.variableFiles {given}"),
+        None => "spec.variables".to_owned(),
+    })
+}
+
+/// The name of a variable file for people, from that of its copy beside the code: `zz_pawl-NN-NAME`.
+pub fn given_name(name: &str) -> Option<&str> {
+    let (number, given) = name.strip_prefix(VARIABLE_FILES)?.split_once('-')?;
+    number.parse::<u8>().is_ok().then_some(given)
 }
 
 /// Whether an error is of a file itself and not of the disk: its permissions, its kind, the length of its path, or that it has vanished.
@@ -259,15 +259,10 @@ const CODE: u64 = 8 << 20;
 /// # Errors
 /// The file cannot be read, or is no regular file.
 pub fn code(path: &Path) -> io::Result<String> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(OFlag::O_NONBLOCK.bits())
-        .open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("no regular file"));
-    }
     let mut bytes = Vec::new();
-    file.take(CODE).read_to_end(&mut bytes)?;
+    opened(path, OFlag::empty())?
+        .take(CODE)
+        .read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned())
 }
@@ -277,10 +272,14 @@ pub fn code(path: &Path) -> io::Result<String> {
 /// # Errors
 /// The file does not exist, or is no regular file.
 pub fn regular(path: &Path) -> io::Result<File> {
-    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
+    opened(path, OFlag::O_NOFOLLOW)
+}
+
+fn opened(path: &Path, flags: OFlag) -> io::Result<File> {
+    let flags = flags | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = OpenOptions::new()
         .read(true)
-        .custom_flags(flags)
+        .custom_flags(flags.bits())
         .open(path)?;
     if file.metadata()?.is_file() {
         Ok(file)

@@ -11,7 +11,7 @@ use super::{
     variable_files::{self, TEXTS_FILE},
 };
 use crate::{
-    files::{VARIABLE_FILES, VARIABLES_FILE},
+    files::{VARIABLES_FILE, given_name},
     report::suggestion,
 };
 
@@ -60,12 +60,19 @@ pub(super) fn before_plan(
     };
     check_names(&declared, run, shell)?;
     retype(&declared, shell)?;
-    let notes = Some(passed_over(&declared, shell)).filter(|_| shell.is_terragrunt());
-    Ok(notes.unwrap_or_default())
+    // Without Terragrunt, [`check`] has returned them.
+    if shell.is_terragrunt() {
+        Ok(passed_over(&declared, shell))
+    } else {
+        Ok(Vec::new())
+    }
 }
 
 /// Writes the values as the code in the stack's directory declares them.
 pub(super) fn write_typed(shell: &mut Shell) -> Result<(), Failure> {
+    if shell.texts.is_empty() {
+        return Ok(());
+    }
     match declared(shell.tool.found.plain().name, &shell.stack) {
         Some(declared) => retype(&declared, shell),
         None => Ok(()),
@@ -110,14 +117,8 @@ fn passed_over(declared: &Declarations, shell: &Shell) -> Vec<String> {
     let typed = values_of(&shell.variable_args, "-var-file").map(|path| shell.stack.join(path));
     let of_files = own.chain(typed).filter_map(|path| {
         let name = name_of(&path);
-        // Pawl puts a number before the name that a person knows.
-        let known = name
-            .strip_prefix(VARIABLE_FILES)
-            .and_then(|rest| rest.get(3..));
-        Some((
-            known.unwrap_or(&name).to_owned(),
-            variable_files::names(&path)?,
-        ))
+        let known = given_name(&name).unwrap_or(&name).to_owned();
+        Some((known, variable_files::names(&path)?))
     });
     let by_env = shell.env.iter().filter_map(|(name, _)| name.to_str());
     let by_env = by_env.filter_map(|name| Some(name.strip_prefix("TF_VAR_")?.to_owned()));
