@@ -11,7 +11,7 @@ use crds::{FailureClass, RunResult, reason};
 use harness::cluster::gobuild::Toolset;
 use runner_agent::settings::Settings;
 use serde_json::{Value, json};
-use servers::state::StateServer;
+use servers::{git::GitServer, state::StateServer};
 use tool_versions::Platform;
 
 use crate::{
@@ -206,6 +206,24 @@ async fn managed_state_refuses_a_read_of_the_workspace() {
         "{failure:?}"
     );
     // Each serves its state at the same port.
+    drop(a);
+    let repos = tempfile::tempdir().unwrap();
+    let server = GitServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), repos.path());
+    let server = server.await.unwrap();
+    let repo = server.create("infra").unwrap();
+    repo.commit("main", &[("net/main.tf", reads)]).unwrap();
+    let git = json!({"url": server.url("infra"), "revision": "main", "path": "net"});
+    let more = json!({"workspace": "staging", "source": {"git": git}});
+    let mut a = lab.run(4, "", &more);
+    let failure = a
+        .fails(FailureClass::Configuration, reason::INVALID_SPEC)
+        .await;
+    assert!(
+        failure
+            .message
+            .starts_with("net/main.tf:2 reads terraform.workspace"),
+        "{failure:?}"
+    );
     drop(a);
     let mut a = lab.run(2, reads, &json!({}));
     assert_eq!(a.ends(0).await.result, Some(RunResult::NoChanges));

@@ -24,11 +24,11 @@ use crate::{files, plan_checksum::modules};
 /// The stack's directory cannot be read.
 pub fn find(tool: Tool, root: &Path, data: &Path) -> io::Result<Option<(PathBuf, usize)>> {
     let all = modules(data).into_iter().map(|(_, dir)| dir);
-    for dir in std::iter::once(PathBuf::from(".")).chain(all) {
+    for dir in std::iter::once(PathBuf::new()).chain(all) {
         let paths = match required::configuration(tool, &root.join(&dir)) {
             Ok(paths) => paths,
             // A module that the stack no longer has.
-            Err(_) if dir != Path::new(".") => continue,
+            Err(_) if !dir.as_os_str().is_empty() => continue,
             Err(error) => return Err(io::Error::other(error)),
         };
         for path in paths {

@@ -52,7 +52,7 @@ impl PhaseRunner {
             self.name_managed_state(run, stack).await?;
             made.shell.managed = true;
         }
-        let placed = self.place_backend(&run.spec, &made.shell)?;
+        let placed = made.shell.place_backend()?;
         let more = placed.arg.as_ref().map(|arg| arg.to_string_lossy());
         args.extend(more.as_deref());
         self.init_step(&mut made, &args, notices).await?;

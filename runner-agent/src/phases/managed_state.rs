@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crds::{Failure, Reason, TerraformRun, TerraformRunSpec, ToolName, datastore::StateId};
+use crds::{Failure, Reason, TerraformRun, TerraformRunSpec, datastore::StateId};
 use tool_versions::Tool;
 
 use super::{Initialised, PhaseRunner, Shell};
@@ -19,15 +19,25 @@ use crate::{
     datastore::{self, RequestError, state},
     files::{self, BACKEND_FILE},
     guard,
+    tool::sources::known,
 };
 
 const UNWRITTEN: &str = "the run's backend cannot be written";
 
 /// The tool that reads the code.
 fn tool(shell: &Shell) -> Tool {
-    match shell.tool.found.plain().name {
-        ToolName::Terraform => Tool::Terraform,
-        _ => Tool::OpenTofu,
+    known(shell.tool.found.plain().name).unwrap_or(Tool::OpenTofu)
+}
+
+impl Shell {
+    /// Brings the run's own backend into force. Under Terragrunt the stand-in for the tool does, where the tool runs.
+    pub(super) fn place_backend(&self) -> Result<Placed, Failure> {
+        match &self.backend {
+            Some(given) if !self.is_terragrunt() => {
+                of_code::place(tool(self), &self.stack, given).or_internal(UNWRITTEN)
+            }
+            _ => Ok(Placed::default()),
+        }
     }
 }
 
@@ -58,42 +68,22 @@ impl PhaseRunner {
         self.offer_state().await
     }
 
-    /// Writes the run's own backend where code cannot write, and `init` finds it.
-    pub(super) fn keep_backend(&self, spec: &TerraformRunSpec) -> Result<(), Failure> {
+    /// Writes the run's own backend, if there is one, where code cannot write. Returns its path, for `init`.
+    pub(super) fn keep_backend(&self, spec: &TerraformRunSpec) -> Result<Option<PathBuf>, Failure> {
         let Some(backend) = spec
             .backend
             .as_ref()
             .filter(|_| self.settings.folder.is_none())
         else {
-            return Ok(());
+            return Ok(None);
         };
         let path = of_code::given(&self.settings.kept, &backend.kind);
         let text = serde_json::to_string(&backend.config).or_internal(UNWRITTEN)?;
         let dir = path.parent().unwrap_or(&self.settings.kept);
         fs::create_dir_all(dir)
             .and_then(|()| files::write(&path, text))
-            .or_internal(UNWRITTEN)
-    }
-
-    /// The run's own backend for `init`, if there is one.
-    pub(super) fn kept_backend(&self, spec: &TerraformRunSpec) -> Option<PathBuf> {
-        let backend = spec.backend.as_ref()?;
-        let path = of_code::given(&self.settings.kept, &backend.kind);
-        path.is_file().then_some(path)
-    }
-
-    /// Brings the run's own backend into force. Under Terragrunt the stand-in for the tool does, where the tool runs.
-    pub(super) fn place_backend(
-        &self,
-        spec: &TerraformRunSpec,
-        shell: &Shell,
-    ) -> Result<Placed, Failure> {
-        match self.kept_backend(spec) {
-            Some(given) if !shell.is_terragrunt() => {
-                of_code::place(tool(shell), &shell.stack, &given).or_internal(UNWRITTEN)
-            }
-            _ => Ok(Placed::default()),
-        }
+            .or_internal(UNWRITTEN)?;
+        Ok(Some(path))
     }
 
     /// Refuses code that reads the workspace's name where it would read another one.
@@ -109,7 +99,7 @@ impl PhaseRunner {
         let Some((path, line)) = found else {
             return Ok(());
         };
-        let top = self.settings.source_dir();
+        let top = self.settings.top_dir();
         let path = path
             .strip_prefix(top.canonicalize().unwrap_or(top))
             .unwrap_or(&path);

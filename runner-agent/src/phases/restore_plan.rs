@@ -140,7 +140,7 @@ impl PhaseRunner {
         if shell.tool.found.has_init_json() && !shell.is_terragrunt() {
             args.push("-json");
         }
-        let placed = self.place_backend(&run.spec, &shell)?;
+        let placed = shell.place_backend()?;
         let more = placed.arg.as_ref().map(|arg| arg.to_string_lossy());
         args.extend(more.as_deref());
         let cached = self

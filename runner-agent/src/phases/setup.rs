@@ -227,7 +227,6 @@ impl PhaseRunner {
             given_files::check_terragrunt(&given.files)?;
         }
         given_files::put_home(&given.files, &settings.home())?;
-        self.keep_backend(spec)?;
         // The run's own environment takes precedence.
         let env = self.with_git(&spec.credentials, self.host.tool_env(&given.env))?;
         let user_config = Arc::new(self.user_config(&spec.credentials)?);
@@ -264,7 +263,7 @@ impl PhaseRunner {
             tool: Arc::new(tool),
             env,
             managed: origin.managed,
-            backend: self.kept_backend(spec),
+            backend: self.keep_backend(spec)?,
             as_plan: Arc::default(),
             rotates: spec.approval.allow_rotation,
             served: Arc::default(),
