@@ -391,9 +391,7 @@ impl PhaseRunner {
             "what the hooks before the apply left does not end; nothing was applied",
         )
         .await?;
-        planned
-            .shell
-            .put_uncounted(self.settings.folder.is_some())?;
+        planned.shell.put_uncounted()?;
         let (checksum, found) = self.checksum(&planned.shell, &planned.facts).await?;
         let differs = planned
             .parts

@@ -434,9 +434,7 @@ impl Work for PhaseRunner {
         let planned = self.stage().planned()?;
         self.empty_home().await?;
         self.compare_outputs(&planned.run).await?;
-        planned
-            .shell
-            .put_uncounted(self.settings.folder.is_some())?;
+        planned.shell.put_uncounted()?;
         given_files::put_home(&planned.shell.files, &self.settings.home())?;
         let made = self.checksum(&planned.shell, &planned.facts);
         let ((checksum, found), ()) = tokio::try_join!(made, self.prove_claim(&planned.run))?;

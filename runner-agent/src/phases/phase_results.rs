@@ -83,9 +83,9 @@ impl Shell {
     }
 
     /// Writes the files again that no checksum covers (files of Secrets, and variables), since a change by the stack's code would go
-    /// unnoticed. Does nothing in a person's own folder (`in_place`), where no files were written.
-    pub(super) fn put_uncounted(&self, in_place: bool) -> Result<(), Failure> {
-        if in_place {
+    /// unnoticed. Does nothing in a person's own folder, where no files were written.
+    pub(super) fn put_uncounted(&self) -> Result<(), Failure> {
+        if self.variables_dir.is_some() {
             return Ok(());
         }
         given_files::put_apart_again(&self.files, &self.stack)?;

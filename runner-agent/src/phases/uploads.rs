@@ -197,7 +197,7 @@ impl PhaseRunner {
             parts: Some(parts.clone()),
         };
         // Files changed while planning would otherwise become part of the bundle.
-        made.shell.put_uncounted(self.settings.folder.is_some())?;
+        made.shell.put_uncounted()?;
         let to = file.clone();
         let apart = given_files::apart(&made.shell.files, &head.stack);
         let packed =
