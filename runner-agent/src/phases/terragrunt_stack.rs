@@ -6,13 +6,12 @@ use crds::{Failure, Reason};
 use hcl_edit::structure::Block;
 use tool_versions::{
     Tool,
-    request::{hcl, required},
+    request::{files::terragrunt_file, hcl, required},
 };
 
-use crate::files;
+use crate::files::code;
 
 const STACK: &str = "terragrunt.stack.hcl";
-const UNITS: [&str; 2] = ["terragrunt.hcl", "terragrunt.hcl.json"];
 /// Maximum number of units that a message names.
 const MOST: usize = 10;
 
@@ -21,11 +20,11 @@ pub(super) fn refuse(stack: &Path, shown: &Path) -> Result<(), Failure> {
     let has_code = [Tool::OpenTofu, Tool::Terraform]
         .into_iter()
         .any(|tool| required::configuration(tool, stack).is_ok_and(|files| !files.is_empty()));
-    let is_unit = UNITS.iter().any(|name| stack.join(name).exists());
-    if has_code || is_unit || !stack.join(STACK).is_file() {
+    let Some(file) = terragrunt_file(stack).filter(|file| !has_code && file.ends_with(STACK))
+    else {
         return Ok(());
-    }
-    let text = files::code(&stack.join(STACK)).unwrap_or_default();
+    };
+    let text = code(&file).unwrap_or_default();
     let units = units(&text);
     let dir = |below: &str| shown.join(below).display().to_string();
     let (named, example) = match units.as_slice() {

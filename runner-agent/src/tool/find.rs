@@ -117,19 +117,14 @@ impl Found {
         self.since(0, 5)
     }
 
-    /// Whether an apply of a plan file takes variables. Ephemeral ones are not in the file and must be given again. The tool
-    /// compares all others with the plan, and OpenTofu also those from files that it loads itself, so each is given as for the
-    /// plan.
-    pub fn applies_with_variables(&self) -> bool {
-        self.since(11, 10)
-    }
-
     /// Whether a command evaluates variables and takes them as arguments. OpenTofu evaluates backends, sources of modules and
     /// encryption in each command; Terraform sources of modules in `init`.
     pub fn takes_variables(&self, command: &str) -> bool {
         match command {
             "plan" => true,
-            "apply" => self.applies_with_variables(),
+            // Ephemeral ones are not in the plan file and must be given again. The tool compares all others with the plan, and OpenTofu also
+            // those from files that it loads itself, so each is given as for the plan.
+            "apply" => self.since(11, 10),
             "init" => self.since(8, 15),
             _ => self.plain().name == ToolName::OpenTofu && self.since(10, 0),
         }
