@@ -60,7 +60,7 @@ pub struct Settings {
     pub ca: Option<String>,
     /// Environment passed on to commands: proxies, the API server's address, `PATH`.
     pub inherited: Vec<(OsString, OsString)>,
-    /// The pod's variables that webhooks of the cluster set for the cloud account of its ServiceAccount.
+    /// All variables of the pod. Commands get those among them that webhooks of the cluster set for the cloud account of its ServiceAccount.
     pub injected: Vec<(String, String)>,
     /// The stack's folder, used in place; `None` if the source is fetched below the work directory, as in a pod.
     pub folder: Option<PathBuf>,

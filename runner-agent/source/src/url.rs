@@ -78,7 +78,7 @@ impl Url {
         &self.host
     }
 
-    /// The user of an HTTP URL; empty without one.
+    /// The user of a URL with a scheme; empty without one, and for scp's form.
     pub fn user(&self) -> &str {
         let rest = self.text.split_once("://").map_or("", |(_, rest)| rest);
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

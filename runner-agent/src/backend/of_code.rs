@@ -1,4 +1,4 @@
-//! The backend that the code configures, and the run's own beside it. What hooks and generators write before `init` counts as code.
+//! The backend that the code configures, and the run's own beside it. Files that hooks and generators write before `init` count as code.
 //!
 //! A run's backend of the same type is merged over the block, as `-backend-config` merges. A block of another type is replaced.
 

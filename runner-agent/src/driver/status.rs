@@ -37,7 +37,7 @@ pub(super) struct StatusView {
     approval: Approval,
     /// Another run applied to the state since the plan was made.
     stale: Option<String>,
-    /// What holds the run's code.
+    /// The place of the run's code, for the next step after a failure.
     origin: CodeOrigin,
     /// Since when nothing happens, and when the silence ends by force.
     stalled: Option<(Timestamp, Option<Ends>)>,

@@ -74,8 +74,8 @@ impl PhaseRunner {
         Ok(given)
     }
 
-    /// Passes on what the cluster gave the pod for the account that the run names, except names that bring code. What the run sets
-    /// itself wins. These are credentials, which differ between the pods of plan and apply, so the manifest does not have them.
+    /// Passes on what the cluster gave the pod for the account that the run names, except names that bring code. The run's own
+    /// variables win. These are credentials, which differ between the pods of plan and apply, so the manifest does not have them.
     /// Returns what is kept back, for people.
     fn take_injected(&self, run: &TerraformRun, given: &mut inputs::Inputs) -> Option<String> {
         let restores = run.attempt().is_some_and(|a| a.restores.is_some());

@@ -1,4 +1,5 @@
-//! Serves providers from the shared cache and stores new ones in it. The cache is an optimisation, so no function here fails.
+//! Where `init` takes providers from: the shared cache, which also stores new ones, mirrors and registries. The cache is an optimisation:
+//! its errors are only logged.
 
 use std::{
     fs, io,

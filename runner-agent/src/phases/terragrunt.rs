@@ -183,7 +183,7 @@ impl PhaseRunner {
         self.settings.tmp().join("ran")
     }
 
-    /// What became of the code's backend when Terragrunt ran `init`, in words.
+    /// The effect of the run's own backend on the code's block when Terragrunt ran `init`, in words.
     pub(super) fn placed_by_stand_in(&self) -> Option<String> {
         let text = files::regular(&wrapped::placed(&self.notes())).and_then(io::read_to_string);
         Some(self.redactor.clean(text.ok()?.lines().last()?))

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-/// What `init` of a unit with this code is called with, and the note on its backend.
+/// Runs `init` of a unit with this code. Returns the arguments of the tool, and the note on the backend.
 fn init(dir: &Path, code: &str, kind: &str) -> (String, String) {
     let at = |name: &str| dir.join(name);
     for name in ["unit", "beneath", "kept/backend"] {
