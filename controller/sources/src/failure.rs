@@ -55,10 +55,13 @@ impl Problem {
         self.reason.class().unwrap_or(FailureClass::Internal)
     }
 
-    /// The next step, for people.
-    pub fn next_step(&self, namespace: &str, name: &str) -> String {
+    /// The next step, for people. `named`: the repository names a Secret.
+    pub fn next_step(&self, namespace: &str, name: &str, named: bool) -> String {
         let again = reconcile_command(namespace, name);
         let first = match self.reason {
+            Reason::SourceUnauthorized if !named => {
+                "correct spec.url, or name a Secret with credentials for it in spec.secretRef"
+            }
             Reason::SourceUnauthorized => "correct the Secret that spec.secretRef names",
             Reason::HostKeyNotKnown => {
                 "compare the key that the message names with the one that the host's owner publishes, and put its line into known_hosts of the \
@@ -130,13 +133,18 @@ mod tests {
     #[test]
     fn every_reason_has_a_next_step() {
         for reason in Reason::ALL.iter().filter(|reason| reason.class().is_some()) {
-            let step = Problem::new(*reason, "m").next_step("ns", "repo");
+            let step = Problem::new(*reason, "m").next_step("ns", "repo", true);
             assert!(step.len() > 20 && step.len() < 1000, "{reason}: {step}");
         }
-        let step = Problem::new(Reason::SourceUnauthorized, "m").next_step("ns", "repo");
-        assert!(
-            step.contains("spec.secretRef") && step.ends_with("pawl.run/reconcile=\"$(date +%s)\""),
-            "{step}"
-        );
+        for (named, first) in [
+            (true, "correct the Secret that spec.secretRef names"),
+            (false, "correct spec.url, or name a Secret"),
+        ] {
+            let step = Problem::new(Reason::SourceUnauthorized, "m").next_step("ns", "repo", named);
+            assert!(
+                step.starts_with(first) && step.ends_with("pawl.run/reconcile=\"$(date +%s)\""),
+                "{step}"
+            );
+        }
     }
 }

@@ -243,7 +243,13 @@ pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
     if next <= now {
         return Due::Now(Cause::Interval);
     }
-    for name in view.refs() {
+    let refs = view.refs();
+    let goes = |known: &&RefStatus| known.failure.is_some() && !refs.contains(&known.name.as_str());
+    if status.is_some_and(|status| status.refs.iter().any(|known| goes(&known))) {
+        // The repository's message names a fault of no layer any more.
+        return Due::Now(Cause::Layer);
+    }
+    for name in refs.iter().copied() {
         match status.and_then(|status| status.refs.iter().find(|known| known.name == name)) {
             None => return Due::Now(Cause::Layer),
             Some(RefStatus { failure: None, .. }) => {
@@ -489,6 +495,14 @@ mod tests {
             due(&without, &memory(&without), now),
             Due::Now(Cause::Layer)
         );
+        let mut left = failing("Configuration", 1);
+        left["refs"][0]["name"] = json!("of a deleted layer");
+        left["refs"]
+            .as_array_mut()
+            .unwrap()
+            .extend(known()["refs"].as_array().unwrap().clone());
+        let left = view(&json!({}), left, true);
+        assert_eq!(due(&left, &memory(&left), now), Due::Now(Cause::Layer));
         let fresh = view(&json!({}), known(), false);
         assert_eq!(due(&fresh, &memory(&fresh), now), Due::Now(Cause::Layer));
         let mut memory_ = memory(&fresh);

@@ -312,7 +312,7 @@ mod tests {
         next(
             old,
             look,
-            |problem| problem.next_step("ns", "r"),
+            |problem| problem.next_step("ns", "r", true),
             at(second),
         )
     }

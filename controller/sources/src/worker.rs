@@ -234,10 +234,12 @@ async fn write<B: Snapshots>(
     }
     let (namespace, name) = (namespace(view), name(view));
     let old = view.repository.status.clone().unwrap_or_default();
+    let spec = &view.repository.spec;
+    let named = spec.secret_ref.is_some() || !spec.credentials.is_empty();
     let next = status::next(
         &old,
         &found.look,
-        |problem| problem.next_step(namespace, name),
+        |problem| problem.next_step(namespace, name, named),
         shared.clock.now(),
     );
     if next != old || view.repository.status.is_none() {
@@ -350,19 +352,31 @@ async fn secret<B: Snapshots>(
             let message = format!("there is no Secret {name} in {namespace}, which {field} names");
             Problem::new(Reason::SecretNotFound, message)
         }
-        403 => {
-            let role = &shared.secrets_role;
-            let message = format!(
-                "`controller sources` may not read Secret {name} of {namespace}: bind the ClusterRole {role} to its account there \
-                 (the chart's sources.namespaces): {error}"
-            );
-            Problem::new(Reason::SecretForbidden, message)
-        }
+        403 => Problem::new(
+            Reason::SecretForbidden,
+            forbidden(&shared.secrets_role, namespace, name, &error.to_string()),
+        ),
         _ => Problem::new(
             Reason::SourceUnreachable,
             format!("Secret {name} cannot be read: {error}"),
         ),
     })
+}
+
+/// The API server names the account that it refuses.
+fn forbidden(role: &str, namespace: &str, name: &str, error: &str) -> String {
+    let account = error
+        .split_once("system:serviceaccount:")
+        .and_then(|(_, rest)| rest.split_once('"'));
+    let bind = account.map_or_else(
+        || format!("bind the ClusterRole {role} to its account there"),
+        |(account, _)| {
+            format!("kubectl create rolebinding -n {namespace} {role} --clusterrole={role} --serviceaccount={account}")
+        },
+    );
+    format!(
+        "`controller sources` may not read Secret {name} of {namespace}: {bind} (the chart's sources.namespaces does this): {error}"
+    )
 }
 
 fn namespace(view: &View) -> &str {

@@ -131,7 +131,7 @@ pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
     let (verdict, stalled) = unfrozen(s, next);
     // A freeze is in the way of what would begin, and of nothing else.
     let begins = match s.facts.current.map(|run| run.stage) {
-        Some(Stage::Planning | Stage::Applying | Stage::Ended) => false,
+        Some(Stage::Preparing | Stage::Planning | Stage::Applying | Stage::Ended) => false,
         Some(Stage::NotBegun | Stage::Waiting | Stage::Approved) => true,
         None => verdict.reason == reason::PLAN_NEEDED || verdict.reason == reason::RETRYING,
     };
@@ -229,6 +229,9 @@ fn unfrozen(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
                 s.o.named(&drift.run, drift.uid.as_deref())
             ),
         ),
+        _ if let Some(obstacle) = s.facts.current.and_then(|run| run.obstacle.as_ref()) => {
+            stalled(obstacle.word(), waits)
+        }
         _ if s.facts.current.is_some() || next.made.is_some() => not(reason::RUNNING, waits),
         _ if s.o.is_suspended() => not(reason::SUSPENDED, waits),
         (true, false, _) if dry => (

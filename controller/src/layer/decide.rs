@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
+use serde_json::json;
 
 use crds::{DeletionPolicy, RunResult, TerraformLayerStatus, names};
 
@@ -61,7 +62,8 @@ pub fn decide(o: &Observed, now: Timestamp) -> Decision {
     } else {
         living(&s, now)
     };
-    let (status, notes) = status::of(&s, &next, now);
+    let (status, mut notes) = status::of(&s, &next, now);
+    notes.extend(next.note.take());
     let mut expires = None;
     if !o.is_deleted() {
         let (over, at) = retention::over(&o.runs, &status, &o.layer.spec, now);
@@ -151,14 +153,17 @@ fn held(s: &Situation<'_>, hold: &Hold) -> Next {
     next
 }
 
-/// A run is in progress. A newer commit or other settings replace it if it has not begun or waits for approval.
+/// A run is in progress. A newer commit or other settings replace it if it has not begun or waits for approval. Other settings replace
+/// it until it plans; a commit does not, or frequent commits would leave no time for a plan.
 fn under_way(s: &Situation<'_>, run: &RunSummary, wanted: &Wanted) -> Next {
     let digest = &wanted.effective.digest;
-    if run.is_of(&wanted.content, digest) || !run.may_be_superseded() {
+    let same = *run.content == *wanted.content;
+    let too_late = !run.may_be_superseded() || run.stage == Stage::Preparing && !same;
+    if too_late || run.is_of(&wanted.content, digest) {
         return at_work(s, run);
     }
     let short: String = wanted.revision.chars().take(12).collect();
-    let why = if *run.content == *wanted.content {
+    let why = if same {
         "other settings".to_owned()
     } else {
         format!("commit {short}")
@@ -187,13 +192,18 @@ fn at_work(s: &Situation<'_>, run: &RunSummary) -> Next {
 }
 
 fn unhindered(s: &Situation<'_>, run: &RunSummary) -> Next {
-    match &s.facts.pending {
-        Some(pending) => approval_of(s, pending),
-        None if run.stage == Stage::Approved => Next {
+    match (&s.facts.pending, &run.obstacle) {
+        (Some(pending), _) => approval_of(s, pending),
+        (None, Some(obstacle)) => Next {
+            waits_for: Some(format!("run {}: {}", run.name, obstacle.message)),
+            step: obstacle.step.as_deref().map(Into::into),
+            ..Next::default()
+        },
+        (None, None) if run.stage == Stage::Approved => Next {
             waits_for: Some(format!("run {}, which is approved", run.name)),
             ..Next::default()
         },
-        None => Next {
+        (None, None) => Next {
             waits_for: Some(format!("run {}", run.name)),
             ..Next::default()
         },
@@ -251,20 +261,37 @@ fn waits(s: &Situation<'_>) -> Next {
         return Next::default();
     };
     let run = s.o.named(&plan.run, plan.uid.as_deref());
-    let what = match plan.result {
-        Some(RunResult::Planned) => {
-            format!("nothing: remediation is Dry, and the changes of {run} are not applied")
-        }
+    let (what, step) = match plan.result {
+        Some(RunResult::Planned) => (
+            format!("nothing: remediation is Dry, and the changes of {run} are not applied"),
+            undried(s),
+        ),
         result => {
             let ended = result.map_or("gone", RunResult::as_str);
-            format!(
-                "a commit, a person or the next drift check: {run} is {ended}, and nothing was applied"
+            (
+                format!(
+                    "a commit, a person or the next drift check: {run} is {ended}, and nothing was applied"
+                ),
+                plan_command(layer),
             )
         }
     };
     Next {
         waits_for: Some(what),
-        step: Some(plan_command(layer)),
+        step: Some(step),
         ..Next::default()
     }
+}
+
+/// The command after which a Dry layer plans again, and its plan waits for an approval.
+fn undried(s: &Situation<'_>) -> String {
+    let (layer, drifted) = (&s.o.layer, s.facts.drift.is_some());
+    let field = if drifted { "onDrift" } else { "onCommit" };
+    let patch = json!({"spec": {"remediation": {field: "Manual"}}});
+    format!(
+        "kubectl patch -n {} {}/{} --type=merge -p '{patch}'",
+        layer.namespace().unwrap_or_default(),
+        names::KUBECTL_LAYER,
+        layer.name_any()
+    )
 }

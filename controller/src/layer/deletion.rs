@@ -6,6 +6,7 @@ use kube::ResourceExt as _;
 
 use crds::{
     DeletionPolicy, LayerFailures, LayerRun, Operation, Remediation, RunResult, Trigger, names,
+    reason,
 };
 
 use super::{
@@ -16,6 +17,7 @@ use super::{
     template::Effective,
     triggers::{self, Cause},
 };
+use crate::events::Note;
 
 pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
     let last =
@@ -35,6 +37,12 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
     if destroyed || orphaned || foreign {
         return Next {
             actions: vec![Action::RemoveFinalizer],
+            note: s
+                .o
+                .owner
+                .as_ref()
+                .filter(|_| !destroyed && !orphaned)
+                .map(left),
             ..Next::default()
         };
     }
@@ -203,4 +211,15 @@ fn orphan(s: &Situation<'_>) -> String {
         "to keep its objects: kubectl patch -n {namespace} {}/{name} --type=merge -p '{{\"spec\":{{\"deletionPolicy\":\"Orphan\"}}}}'",
         names::KUBECTL_LAYER
     )
+}
+
+/// The layer goes without a destroy, though its policy asks for one.
+fn left((namespace, name): &(String, String)) -> Note {
+    Note {
+        reason: reason::STATE_OWNED,
+        warning: true,
+        text: format!(
+            "nothing was destroyed: the older layer {name} of {namespace} has the same state, and its objects stay"
+        ),
+    }
 }

@@ -13,6 +13,7 @@ use super::{
     template::Effective,
     triggers::Cause,
 };
+use crate::events::Note;
 
 /// The actions for now, and what the layer waits for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +29,8 @@ pub(super) struct Next {
     pub(super) at: Option<Timestamp>,
     /// The API server refused the run.
     pub(super) refused: bool,
+    /// An Event beside the one of the situation.
+    pub(super) note: Option<Note>,
 }
 
 impl Next {

@@ -5,7 +5,8 @@ use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
 use crds::{
-    FailureClass, Operation, Phase, RunResult, TerraformRun, Trigger, approval, names, text::clip,
+    FailureClass, Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, Trigger, approval,
+    conditions, names, reason, text::clip,
 };
 
 /// Prefix of the cancel reason when a layer withdraws its own run. A withdrawn run is planned again at once; one that a person cancelled is
@@ -16,6 +17,8 @@ pub const SUPERSEDED: &str = "superseded by its layer: ";
 pub enum Stage {
     /// No attempt has been opened.
     NotBegun,
+    /// Its attempt fetches the source and initializes.
+    Preparing,
     /// It plans, or is about to plan again.
     Planning,
     /// Its plan waits for approval.
@@ -38,6 +41,22 @@ pub struct PlanSummary {
     /// Digest of its lines of changes.
     #[serde(default)]
     pub changes: Option<Box<str>>,
+}
+
+/// The condition Stalled of a run, while it is True.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    reason: Box<str>,
+    pub message: Box<str>,
+    pub step: Option<Box<str>>,
+}
+
+impl Obstacle {
+    /// Its reason; `Progressing` for one that this version does not know.
+    pub fn word(&self) -> &'static str {
+        let known = reason::ALL.iter().find(|known| ***known == *self.reason);
+        known.copied().unwrap_or(reason::PROGRESSING)
+    }
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -63,6 +82,9 @@ pub struct RunSummary {
     pub plan: Option<PlanSummary>,
     /// Class, reason and the beginning of its error, if it ended with a failure.
     pub failure: Option<(FailureClass, Box<str>, Box<str>)>,
+    /// The reason that it is Stalled for, before it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<Box<Obstacle>>,
     /// Its layer withdrew it.
     pub superseded: bool,
     pub deleting: bool,
@@ -100,6 +122,7 @@ impl RunSummary {
         let failure = status
             .and_then(|status| status.failure.as_ref())
             .filter(|_| stage == Stage::Ended);
+        let obstacle = status.filter(|_| stage != Stage::Ended).and_then(obstacle);
         let repository = run.spec.source.repository.as_ref();
         let seen = Self {
             name: run.name_any().into(),
@@ -124,6 +147,7 @@ impl RunSummary {
                 let message = clip(&failure.message, 240).into();
                 (failure.class, failure.reason.as_str().into(), message)
             }),
+            obstacle,
             superseded: annotation(names::CANCEL).starts_with(SUPERSEDED),
             deleting: run.metadata.deletion_timestamp.is_some(),
         };
@@ -184,7 +208,11 @@ impl RunSummary {
 
     /// Whether it may be withdrawn: not approved, not claimed, and no attempt is planning.
     pub fn may_be_superseded(&self) -> bool {
-        matches!(self.stage, Stage::NotBegun | Stage::Waiting) && !self.superseded && !self.deleting
+        matches!(
+            self.stage,
+            Stage::NotBegun | Stage::Preparing | Stage::Waiting
+        ) && !self.superseded
+            && !self.deleting
     }
 
     /// The same if its plan is no longer needed, so a planning attempt may be interrupted.
@@ -204,6 +232,18 @@ impl RunSummary {
 fn created(run: &TerraformRun) -> Timestamp {
     run.creation_timestamp()
         .map_or(Timestamp::UNIX_EPOCH, |at| at.0)
+}
+
+fn obstacle(status: &TerraformRunStatus) -> Option<Box<Obstacle>> {
+    let condition = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
+    Some(Box::new(Obstacle {
+        reason: condition.reason.as_str().into(),
+        message: clip(&condition.message, 240).into(),
+        step: status.next_step.as_deref().map(Into::into),
+    }))
 }
 
 fn stage(run: &TerraformRun) -> Stage {
@@ -234,6 +274,7 @@ fn stage(run: &TerraformRun) -> Stage {
         }
         // Its pod may wait for a node, an image or an account for minutes.
         None | Some(Phase::Pending) => Stage::NotBegun,
+        Some(Phase::Setup | Phase::Init) => Stage::Preparing,
         _ => Stage::Planning,
     }
 }

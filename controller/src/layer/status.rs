@@ -198,7 +198,7 @@ fn stack(s: &Situation<'_>, before: Option<String>) -> Option<String> {
 pub(super) fn state(s: &Situation<'_>) -> LayerState {
     match s.facts.current.map(|run| run.stage) {
         Some(Stage::Waiting | Stage::Approved | Stage::Applying) => return LayerState::ApplyNeeded,
-        Some(Stage::NotBegun | Stage::Planning) if !s.is_settled() => {
+        Some(Stage::NotBegun | Stage::Preparing | Stage::Planning) if !s.is_settled() => {
             return LayerState::PlanNeeded;
         }
         _ => {}

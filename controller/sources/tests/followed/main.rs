@@ -181,7 +181,7 @@ impl World {
         let next = status::next(
             &old,
             &found.look,
-            |problem| problem.next_step("ns", "r"),
+            |problem| problem.next_step("ns", "r", true),
             self.now,
         );
         if next != old {

@@ -226,6 +226,14 @@ fn layer_that_cannot_or_may_not_destroy_is_orphaned() {
         world.settle();
         assert_eq!(world.made.len(), 1, "{why}");
         assert_eq!(world.layer.finalizers().len(), 0, "{why}");
+        assert_eq!(
+            world
+                .told
+                .contains("the older layer older of team has the same state"),
+            why.starts_with("an older"),
+            "{}",
+            world.told
+        );
     }
     let mut world = World::new().with(&json!({"spec": {"deletionPolicy": "Destroy"}}));
     world.repository = None;

@@ -261,7 +261,7 @@ fn freeze_is_the_reason_of_what_it_holds_and_of_nothing_else() {
 
 #[test]
 fn run_that_has_not_begun_to_plan_is_replaced() {
-    for phase in ["Pending", "Setup"] {
+    for phase in ["Pending", "Setup", "Init", "Plan"] {
         let mut world = World::begun();
         let status =
             json!({"phase": phase, "attempt": {"number": 1, "podName": "p", "open": true}});
@@ -273,10 +273,47 @@ fn run_that_has_not_begun_to_plan_is_replaced() {
         let canceled = world.runs[0].annotations().get(names::CANCEL).cloned();
         assert_eq!(
             canceled.is_some(),
-            phase == "Pending",
+            phase != "Plan",
             "{phase} {first}: {canceled:?}"
         );
     }
+}
+
+/// A commit comes when the attempt prepares: a run that a stream of commits cancels would never plan.
+#[test]
+fn commit_leaves_a_run_that_prepares() {
+    let mut world = World::begun();
+    let name = world.open_name();
+    world.merge_run(&name, &json!({"status": {"phase": "Init"}}));
+    let world = world.commit(2, "b").settled();
+    assert_eq!(world.runs.len(), 1, "{}", world.waits_for());
+    assert!(!world.runs[0].annotations().contains_key(names::CANCEL));
+}
+
+/// The layer gives reason, message and next step of the obstacle of its run, and goes on with it.
+#[test]
+fn obstacle_of_a_run_is_the_reason_of_its_layer() {
+    let mut world = World::begun();
+    let name = world.open_name();
+    let stalled = |status: &str| {
+        json!({"status": {"phase": "Pending", "nextStep": "kubectl get nodes", "conditions": [{"type": "Stalled", "status": status,
+            "reason": "Unschedulable", "message": "no node has room", "lastTransitionTime": t0()}]}})
+    };
+    world.merge_run(&name, &stalled("True")).settle();
+    let condition = |world: &World, of| world.condition(of);
+    assert_eq!(
+        condition(&world, READY),
+        ("False".into(), "Unschedulable".into())
+    );
+    assert_eq!(condition(&world, STALLED).0, "True");
+    assert_eq!(world.waits_for(), format!("run {name}: no node has room"));
+    assert_eq!(
+        world.status().next_step.as_deref(),
+        Some("kubectl get nodes")
+    );
+    world.merge_run(&name, &stalled("False")).settle();
+    assert_eq!(condition(&world, READY).1, "Running");
+    assert_eq!(condition(&world, STALLED).0, "False");
 }
 
 /// The guide's table of reasons, and the reasons that the code gives `Ready`.
@@ -322,13 +359,14 @@ fn guide_lists_each_reason_of_ready() {
     assert!(given.len() > 15);
     let listed: Vec<_> = listed
         .into_iter()
-        .filter(|word| !OF_REPOSITORY.contains(word))
+        .filter(|word| !EXAMPLES.contains(word))
         .collect();
     assert_eq!(Vec::from_iter(given), listed);
 }
 
-/// Reasons of repositories that the row of repositories names as examples.
-const OF_REPOSITORY: [&str; 4] = [
+/// Reasons of repositories and runs that the rows of these name as examples.
+const EXAMPLES: [&str; 5] = [
+    "Unschedulable",
     "SecretForbidden",
     "RevisionNotFound",
     "SourceInvalid",

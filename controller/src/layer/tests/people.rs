@@ -39,7 +39,9 @@ fn dry_layer_plans_again_when_set_to_manual() {
     world.waits(1).ends(RunResult::Planned).settle();
     assert_eq!(world.state(), Some(LayerState::ApplyNeeded));
     assert_eq!(world.condition(READY), is("True", "Planned"));
-    world.change(&json!({"spec": {"remediation": {"onCommit": "Manual"}}}));
+    let step = world.status().next_step.unwrap();
+    let patch = step.split('\'').nth(1).unwrap();
+    world.change(&serde_json::from_str(patch).unwrap());
     world.settle();
     assert_eq!(world.made.len(), 2);
 }

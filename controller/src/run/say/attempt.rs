@@ -160,10 +160,7 @@ pub(super) fn blocked(patch: &mut StatusPatch<'_>, why: &WaitReason) {
     if status.condition(conditions::SUCCEEDED, reason).is_none() {
         patch.note(reason, false, text.as_str());
     }
-    lease::waits_message(patch, &text);
-    if let WaitReason::Frozen(frozen) = why {
-        patch.set("nextStep", frozen.next_step());
-    }
+    lease::waits_message(patch, why, &text);
 }
 
 /// The run was blocked, and continues.

@@ -29,7 +29,7 @@ pub(in crate::run) fn words(why: &WaitReason) -> (&'static str, String) {
 }
 
 /// The message of a run that waits without a pod.
-pub(super) fn waits_message(patch: &mut StatusPatch<'_>, text: &str) {
+pub(super) fn waits_message(patch: &mut StatusPatch<'_>, why: &WaitReason, text: &str) {
     let status = patch.status();
     let planned = status
         .plan
@@ -40,6 +40,9 @@ pub(super) fn waits_message(patch: &mut StatusPatch<'_>, text: &str) {
         |plan| format!("plan {} is approved; {text}; no pod is held", plan.summary),
     );
     patch.message(&message).clear("nextStep");
+    if let WaitReason::Frozen(frozen) = why {
+        patch.set("nextStep", frozen.next_step());
+    }
 }
 
 /// The run has the lease.
@@ -70,7 +73,7 @@ pub(super) fn queued(patch: &mut StatusPatch<'_>, why: &WaitReason) {
         patch.note(reason, reason == reason::LEASE_REFUSED, text.clone());
     }
     if status.attempt.as_ref().is_none_or(|attempt| !attempt.open) {
-        waits_message(patch, &text);
+        waits_message(patch, why, &text);
     }
 }
 

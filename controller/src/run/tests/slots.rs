@@ -233,6 +233,9 @@ fn frozen_namespace_records_approvals_but_gives_no_lease() {
         assert!(!world.has_lease(), "the policy asks for the lease");
         assert_eq!(world.condition(STATE_LEASED), is_false("Frozen"));
         assert_eq!(world.attempt().open, held);
+        let step = world.status().next_step.clone().unwrap_or_default();
+        // While an attempt is open, its agent owns the next step.
+        assert_eq!(step.contains("pawl.run/freeze"), !held, "{step}");
         let world = frozen(world, false).settled();
         assert!(world.has_lease() && world.attempt().open);
     }
