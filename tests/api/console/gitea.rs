@@ -186,7 +186,7 @@ async fn gitea_person_acts_behind_nginx_once_the_issuer_is_trusted(world: World)
     };
     let browser = || Browser::new(&[&pki.authority(), &behind.authority]);
 
-    // The API server does not trust it. What the refusal has to paste is enough.
+    // The API server does not trust it. The text that the refusal has to paste is enough.
     let refused = open(&browser()?, "/", "ada").await?;
     ensure!(
         refused.code == 403 && refused.text.starts_with("IssuerNotTrusted"),
