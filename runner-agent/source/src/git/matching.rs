@@ -1,6 +1,6 @@
 //! Generated logins and URLs, against the git of this machine.
 
-use std::process::Command;
+use std::{cmp::Reverse, fs::Permissions, os::unix::fs::PermissionsExt as _, process::Command};
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
@@ -8,6 +8,7 @@ use crate::{
     Login,
     credentials::{longest_first, part},
     git::Repository,
+    ssh::SshFiles,
     url::Url,
 };
 
@@ -60,30 +61,36 @@ impl World {
         names.collect::<Vec<_>>().join("/")
     }
 
-    /// Answer of git with the configuration for these logins; empty for none.
-    fn git(&self, args: &[&str]) -> String {
-        let repository =
+    /// Output of git, first to its errors, with the configuration for these logins.
+    fn git(&self, args: &[&str]) -> (String, String) {
+        let mut repository =
             Repository::new::<std::io::Error>("https://other.example/r", "main").unwrap();
+        let keys = self.dir.path().join("keys");
+        if keys.exists() {
+            repository = repository.with_ssh(keys);
+        }
         let env = repository
             .with_logins::<std::io::Error>(&self.logins)
             .unwrap()
             .env(Vec::new(), &[]);
+        let path = std::env::var("PATH").unwrap();
         let mut git = Command::new("git");
         git.args(args)
             .current_dir(self.dir.path())
             .env_clear()
-            .envs(env);
-        git.env("PATH", std::env::var_os("PATH").unwrap());
+            .envs(env)
+            .env("PATH", format!("{}:{path}", self.dir.path().display()));
         let output = git.output().unwrap();
-        assert!(
-            output.stderr.is_empty(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8(output.stdout)
-            .unwrap()
-            .trim_end()
-            .to_owned()
+        let [errors, text] = [output.stderr, output.stdout]
+            .map(|bytes| String::from_utf8(bytes).unwrap().trim_end().to_owned());
+        (errors, text)
+    }
+
+    /// The answer of a command that reports no error.
+    fn answer(&self, args: &[&str]) -> String {
+        let (errors, text) = self.git(args);
+        assert_eq!(errors, "", "{args:?}");
+        text
     }
 }
 
@@ -113,7 +120,7 @@ fn first_login_for_a_url_is_the_one_that_git_matches() {
                     && (login.user.is_empty() || login.user == url.user())
             });
             let header = first.and_then(|login| Some(login.http.as_ref()?.header()));
-            let found = world.git(&["config", "--get-urlmatch", "http.extraHeader", &text]);
+            let found = world.answer(&["config", "--get-urlmatch", "http.extraHeader", &text]);
             let scopes: Vec<_> = world.logins.iter().map(Login::scope).collect();
             assert_eq!(
                 found,
@@ -158,13 +165,48 @@ fn url_is_fetched_by_the_protocol_that_has_a_login_for_it() {
                 })
                 .collect();
             let is_fetched = |from: &str, to: &str| {
-                let url = world.git(&["ls-remote", "--get-url", from]);
+                let url = world.answer(&["ls-remote", "--get-url", from]);
                 assert_eq!(url, to, "{seed}: {from} with {scopes:?}");
             };
             is_fetched(&web, if key && !token { &ssh } else { &web });
             let key = of(|login| login.identity.is_some());
             for from in [ssh.clone(), format!("git@{host}:{path}")] {
                 is_fetched(&from, if token && !key { &web } else { &from });
+            }
+        }
+    }
+}
+
+/// Each key is for its part of a host, also for a URL of https.
+#[test]
+fn ssh_gets_the_key_of_the_longest_part() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, &["h.example", "g.example"]);
+        for login in &mut world.logins {
+            (login.http, login.user) = (None, String::new());
+        }
+        world.logins.retain(|login| login.identity.is_some());
+        let dir = world.dir.path();
+        let ssh = dir.join("ssh");
+        std::fs::write(&ssh, "#!/bin/sh\necho \"$2\" >&2\n").unwrap();
+        std::fs::set_permissions(&ssh, Permissions::from_mode(0o755)).unwrap();
+        let _files = SshFiles::create(&dir.join("keys"), &world.logins, "").unwrap();
+        for _ in 0..4 {
+            let (host, path) = (world.host(), world.path(2));
+            let all = world.logins.iter().enumerate();
+            let parts =
+                all.filter(|(_, login)| !login.path.is_empty() && login.covers(host, &path));
+            let longest = parts.max_by_key(|(n, login)| (login.path.len(), Reverse(*n)));
+            let config = longest.map_or("/config".to_owned(), |(n, _)| format!("/config-{n}"));
+            let web = longest.map(|_| format!("https://{host}/{path}"));
+            let urls = [
+                format!("ssh://git@{host}/{path}"),
+                format!("git@{host}:{path}"),
+            ];
+            for url in urls.into_iter().chain(web) {
+                let (errors, _) = world.git(&["ls-remote", &url]);
+                let used = errors.lines().next().unwrap_or_default();
+                assert!(used.ends_with(&config), "{seed}: {url} by {errors}");
             }
         }
     }
