@@ -1,5 +1,6 @@
 //! The web console on a real API server: who logs in, as whom, and what is refused.
 
+pub(crate) mod front;
 pub(crate) mod gitea;
 pub(crate) mod ingress;
 pub(crate) mod oidc;
@@ -55,18 +56,6 @@ struct Served {
     http: Client,
     _serving: JoinHandle<()>,
     _stop: watch::Sender<bool>,
-}
-
-/// A console in this process, with its default settings, that never stops.
-///
-/// # Errors
-/// The settings cannot be used.
-pub(crate) fn console(api_server: api_server::ApiServer) -> Result<Arc<Console>> {
-    let (sender, stopped) = watch::channel(false);
-    // A sender that is dropped ends all streams.
-    std::mem::forget(sender);
-    let settings = settings("http://127.0.0.1:8444")?;
-    Console::new(&settings, api_server, &[7; 32], false, stopped).map(Arc::new)
 }
 
 /// The API server for a console's people. The requests count as a test's: an account that logs in is no agent.
@@ -164,7 +153,7 @@ fn settings(url: &str) -> Result<Settings> {
     })
 }
 
-async fn read(response: Response) -> Result<(u16, Value)> {
+pub(crate) async fn read(response: Response) -> Result<(u16, Value)> {
     let code = response.status().as_u16();
     let text = response.text().await?;
     Ok((code, serde_json::from_str(&text).unwrap_or_default()))
@@ -210,6 +199,36 @@ async fn token(accounts: &Api<ServiceAccount>, name: &str, audiences: &[&str]) -
         .create_token_request(name, &PostParams::default(), &request)
         .await?;
     Ok(answer.status.context("no token")?.token)
+}
+
+/// The token of a new ServiceAccount with this role in these namespaces, the first of which is its own.
+pub(crate) async fn person(
+    world: &World,
+    namespaces: &[&str],
+    name: &str,
+    role: &str,
+) -> Result<String> {
+    let home = namespaces.first().context("no namespace")?;
+    let (accounts, _) = account(world, home, name).await?;
+    for namespace in namespaces {
+        let subject = json!({"kind": "ServiceAccount", "name": name, "namespace": home});
+        world.bind(namespace, role, &subject).await?;
+    }
+    token(&accounts, name, &[]).await
+}
+
+/// Reads a stream until it has told this.
+async fn told(stream: &mut Response, text: &mut String, word: &str) -> Result<()> {
+    let reading = async {
+        while !text.contains(word) {
+            let chunk = stream.chunk().await?.context("the stream ended")?;
+            text.push_str(std::str::from_utf8(&chunk)?);
+        }
+        Ok(())
+    };
+    tokio::time::timeout(PATIENCE, reading)
+        .await
+        .with_context(|| format!("no {word}"))?
 }
 
 async fn token_logs_in_as_its_person(world: World) -> Result<()> {

@@ -6,22 +6,16 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use axum::{
-    Router,
-    body::Body,
-    extract::{Request, State},
-    response::Response,
-};
 use crds::names;
 use harness::cluster::access::ACTOR;
-use http::{HeaderValue, Method, header::USER_AGENT};
+use http::Method;
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::{Api, Client, Config, client::Body as KubeBody, config::AuthInfo};
+use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use web_console::{api_server::ApiServer, pages::stored::UNSERVED};
+use web_console::pages::stored::UNSERVED;
 
 use crate::{
+    console::front,
     matrix,
     scene::RUN,
     world::{Test, World, sum},
@@ -302,55 +296,19 @@ async fn tokens(
 
 /// The console's address. Its requests reach the API server as dry runs.
 async fn console(world: &World) -> Result<String> {
-    let mut config = world.access.config().await?;
-    config.auth_info = AuthInfo::default();
-    // The refusals are of people, not of Pawl's processes.
-    config
-        .headers
-        .push((USER_AGENT, HeaderValue::from_static(ACTOR)));
-    let forward = Router::new()
-        .fallback(forward)
-        .with_state(Client::try_from(config)?);
-    let config = Config::new(serve(forward).await?.parse()?);
-    let api_server = ApiServer::without_credentials(config)?;
-    serve(web_console::router(super::console::console(api_server)?)).await
-}
-
-pub(crate) async fn serve(router: Router) -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let url = format!("http://{}", listener.local_addr()?);
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    Ok(url)
-}
-
-async fn forward(State(client): State<Client>, mut request: Request) -> Response {
-    let uri = request.uri().clone();
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let is_review = path.contains("selfsubjectreviews");
-    if *request.method() != Method::GET && !is_review {
-        let mark = if path.contains('?') { '&' } else { '?' };
-        *request.uri_mut() = format!("{path}{mark}dryRun=All")
-            .parse()
-            .unwrap_or_default();
-    }
-    pass(&client, request).await
-}
-
-/// Passes a request on to the API server, as it is.
-pub(crate) async fn pass(client: &Client, request: Request) -> Response {
-    let (parts, body) = request.into_parts();
-    let body = axum::body::to_bytes(body, 1 << 20)
-        .await
-        .unwrap_or_default();
-    let request = http::Request::from_parts(parts, KubeBody::from(body.to_vec()));
-    match client.send(request).await {
-        Ok(response) => response.map(Body::new),
-        Err(error) => {
-            let mut response = Response::new(Body::from(error.to_string()));
-            *response.status_mut() = http::StatusCode::BAD_GATEWAY;
-            response
+    let api_server = front::passing(world, |request| {
+        let uri = request.uri().clone();
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let is_review = path.contains("selfsubjectreviews");
+        if *request.method() != Method::GET && !is_review {
+            let mark = if path.contains('?') { '&' } else { '?' };
+            *request.uri_mut() = format!("{path}{mark}dryRun=All")
+                .parse()
+                .unwrap_or_default();
         }
-    }
+        None
+    });
+    Ok(front::started(api_server.await?).await?.1)
 }
 
 async fn by_console(

@@ -3,15 +3,12 @@
 use anyhow::{Context as _, Result, ensure};
 use crds::TerraformLayer;
 use harness::{cluster::objects, wait};
-use k8s_openapi::api::{authentication::v1::TokenRequest, core::v1::ServiceAccount};
-use kube::{Api, api::PostParams};
+use kube::Api;
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
-use serving::connections::{self, Limits};
-use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
 use crate::{
-    console,
+    console::{self, front, person},
     world::{PATIENCE, World, plan, tests},
 };
 
@@ -23,31 +20,18 @@ tests! {
 struct Served {
     url: String,
     http: Client,
-    _serving: JoinHandle<()>,
-    _stop: watch::Sender<bool>,
 }
 
 impl Served {
     async fn start(world: &World, namespaces: &[&str]) -> Result<Self> {
-        let console = console::console(console::api_server(world).await?)?;
+        let (console, url) = front::started(console::api_server(world).await?).await?;
         let client = world.process("pawl-server").await?;
         for namespace in namespaces {
             console.rows.watch(&client, Some(namespace), Vec::new());
         }
-        let router = web_console::router(console);
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let url = format!("http://{}/api/v1", listener.local_addr()?);
-        let limits = Limits {
-            connections: 64,
-            head: PATIENCE,
-        };
-        let (stop, stopped) = watch::channel(false);
-        let serving = connections::serve(router, || (), limits, listener, None, stopped);
         Ok(Self {
-            url,
+            url: format!("{url}/api/v1"),
             http: Client::builder().no_proxy().build()?,
-            _serving: tokio::spawn(serving),
-            _stop: stop,
         })
     }
 
@@ -110,28 +94,6 @@ impl Events {
             self.text += std::str::from_utf8(&chunk.context("the stream ended")?)?;
         }
     }
-}
-
-/// A person with this role in these namespaces: their token.
-pub(crate) async fn person(
-    world: &World,
-    namespaces: &[&str],
-    name: &str,
-    role: &str,
-) -> Result<String> {
-    let home = namespaces.first().context("no namespace")?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(world.admin.clone(), home);
-    objects::create(&accounts, json!({"metadata": {"name": name}})).await?;
-    for namespace in namespaces {
-        let subject = json!({"kind": "ServiceAccount", "name": name, "namespace": home});
-        world.bind(namespace, role, &subject).await?;
-    }
-    let request: TokenRequest =
-        serde_json::from_value(json!({"metadata": {}, "spec": {"audiences": []}}))?;
-    let answer = accounts
-        .create_token_request(name, &PostParams::default(), &request)
-        .await?;
-    Ok(answer.status.context("no token")?.token)
 }
 
 async fn lists_and_stream_show_what_roles_give(world: World) -> Result<()> {

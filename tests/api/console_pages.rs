@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    console, console_acts, console_lists,
+    console::{self, front, person},
     world::{PATIENCE, World, tests},
 };
 
@@ -18,25 +18,21 @@ tests! {
 }
 
 async fn served(world: &World) -> Result<String> {
-    let console = console::console(console::api_server(world).await?)?;
-    console_acts::serve(web_console::router(console)).await
+    Ok(front::started(console::api_server(world).await?).await?.1)
 }
 
 /// Code and answer of a request below the namespaces.
 async fn ask(url: &str, token: &str, method: Method, path: &str) -> Result<(u16, Value)> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let request = client.request(method, format!("{url}/api/v1/namespaces/{path}"));
-    let response = request.bearer_auth(token).send().await?;
-    let code = response.status().as_u16();
-    let text = response.text().await?;
-    Ok((code, serde_json::from_str(&text).unwrap_or_default()))
+    console::read(request.bearer_auth(token).send().await?).await
 }
 
 async fn namespace_is_frozen_by_those_who_may_change_it(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     let home = [namespace.as_str()];
-    let viewer = console_lists::person(&world, &home, "bob", "pawl-viewer").await?;
-    let operator = console_lists::person(&world, &home, "eve", "pawl-viewer").await?;
+    let viewer = person(&world, &home, "bob", "pawl-viewer").await?;
+    let operator = person(&world, &home, "eve", "pawl-viewer").await?;
     let rules =
         json!([{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "patch"]}]);
     let eve = json!({"kind": "ServiceAccount", "name": "eve", "namespace": namespace});
@@ -76,8 +72,8 @@ async fn namespace_is_frozen_by_those_who_may_change_it(world: World) -> Result<
 async fn layer_is_suspended_and_resumed_by_its_author(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     let home = [namespace.as_str()];
-    let author = console_lists::person(&world, &home, "ada", "pawl-author").await?;
-    let viewer = console_lists::person(&world, &home, "bob", "pawl-viewer").await?;
+    let author = person(&world, &home, "ada", "pawl-author").await?;
+    let viewer = person(&world, &home, "bob", "pawl-viewer").await?;
     let layers: Api<TerraformLayer> = Api::namespaced(world.admin.clone(), &namespace);
     let layer = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformLayer", "metadata": {"name": "net"},
         "spec": {"repository": {"name": "code"}, "path": "net"}});

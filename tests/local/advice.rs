@@ -69,15 +69,6 @@ fn then(next: &str) -> Result<&str> {
         .1)
 }
 
-/// Replaces a part of `main.tf`.
-fn corrected(place: &Place, from: &str, to: &str) -> Result<()> {
-    let main = place.stack().join("main.tf");
-    Ok(fs::write(
-        &main,
-        fs::read_to_string(&main)?.replace(from, to),
-    )?)
-}
-
 /// Runs the command after the first part is done; it must succeed.
 fn goes_well(place: &Place, line: &str) -> Result<()> {
     place.paste(line)?.with(0).map(drop)
@@ -129,7 +120,7 @@ fn code(lab: &Lab, tool: &str) -> Result<()> {
         reason::INVALID_CONFIGURATION,
     )?;
     ensure!(next.starts_with("correct main.tf:6, then: "), "{next}");
-    corrected(&place, "terraform_data.nowhere.output", "\"here\"")?;
+    place.correct("terraform_data.nowhere.output", "\"here\"")?;
     goes_well(&place, then(&next)?)
 }
 
@@ -260,7 +251,7 @@ fn provisioner(lab: &Lab, tool: &str) -> Result<()> {
         "; some of the plan was carried out; 0 of 1 operations succeeded; 1 created and recorded; state serial ",
     )?;
     ensure!(next.starts_with("correct main.tf:2, then: "), "{next}");
-    corrected(&place, "exit 3", "exit 0")?;
+    place.correct("exit 3", "exit 0")?;
     // The failed resource is tainted, and the plan that replaces it waits for an answer.
     let text = place.paste(then(&next)?)?.with(2)?;
     ensure!(

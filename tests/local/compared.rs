@@ -12,11 +12,7 @@ use anyhow::{Result, ensure};
 use compare::{Options, Tally};
 use harness::cluster::gobuild::Toolset;
 
-use crate::place::{Lab, Test, fixtures};
-
-/// The first OpenTofu that reads `required_version` only from its own files, and that has ephemeral variables. CI does not build it just
-/// for this, so the test runs only if it is built already (design 0019).
-const NEWER: &str = "tofu-1.12.6";
+use crate::place::{Lab, NEWER, Test, fixtures};
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut all = vec![

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use crds::{RunResult, reason};
 use harness::guide;
 
-use crate::place::{End as _, Lab, Place, Test, approval, ended, holds};
+use crate::place::{End as _, HEAD, Lab, Test, approval, ended, holds};
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut tests = vec![
@@ -27,8 +27,6 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     tests
 }
 
-const HEAD: &str = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n";
-
 /// OpenTofu evaluates the source of a module, and the backend, in each command.
 fn early(lab: &Lab) -> Result<()> {
     let code = "variable \"place\" {}\nterraform {\n  backend \"local\" {\n    path = \"${var.place}.tfstate\"\n  }\n}\n\
@@ -38,7 +36,7 @@ fn early(lab: &Lab) -> Result<()> {
         ("here/main.tf", "resource \"terraform_data\" \"a\" {}\n"),
     ];
     let place = lab.place("tofu", &files)?;
-    write(&place, "zzz.auto.tfvars", "place = \"there\"\n")?;
+    place.write("zzz.auto.tfvars", "place = \"there\"\n")?;
     place.comes_to(
         RunResult::Applied,
         &["apply", "--auto-approve", "--var", "place=here"],
@@ -47,22 +45,20 @@ fn early(lab: &Lab) -> Result<()> {
         place.stack().join("here.tfstate").is_file(),
         "the state is elsewhere"
     );
-    write(
-        &place,
+    place.write(
         "pawl.yaml",
         &format!("{HEAD}  variables: [{{name: place, value: here}}]\n"),
     )?;
     place.comes_to(RunResult::NoChanges, &["plan"])?;
     // A text of a Secret is an expression, as in the environment.
-    write(
-        &place,
+    place.write(
         "zones.tf",
         "variable \"zones\" {\n  type = list(string)\n}\noutput \"zones\" {\n  value = join(\"+\", var.zones)\n}\n",
     )?;
-    write(&place, ".pawl/secrets/s/zones", "[\"north\", \"south\"]\n")?;
+    place.write(".pawl/secrets/s/zones", "[\"north\", \"south\"]\n")?;
     let zones = "{name: zones, valueFrom: {secretKeyRef: {name: s, key: zones}}}";
     let both = format!("{HEAD}  variables: [{{name: place, value: here}}, {zones}]\n");
-    write(&place, "pawl.yaml", &both)?;
+    place.write("pawl.yaml", &both)?;
     place.comes_to(RunResult::Applied, &["apply", "--auto-approve"])?;
     let state = fs::read_to_string(place.stack().join("here.tfstate"))?;
     holds(&state, "north+south")?;
@@ -77,8 +73,7 @@ fn early(lab: &Lab) -> Result<()> {
 fn unread(lab: &Lab) -> Result<()> {
     let doubled = "variable \"zone\" {\n  default = \"d\"\n}\nlocals { t = { N = 1, N = 2 } }\n";
     let place = lab.place("tofu", &[("main.tf", doubled)])?;
-    write(
-        &place,
+    place.write(
         "pawl.yaml",
         &format!("{HEAD}  variables: [{{name: zonne, value: north}}]\n"),
     )?;
@@ -96,17 +91,10 @@ fn unread(lab: &Lab) -> Result<()> {
     let message = place.failure()?.message;
     holds(&message, "main.tf is not read for required_version: line 3")?;
     holds(&message, "name the tool")?;
-    write(&place, ".opentofu-version", "latest-allowed\n")?;
+    place.write(".opentofu-version", "latest-allowed\n")?;
     let text = place.run(&["plan"])?.1;
     ensure!(!text.contains("name the tool"), "{text}");
     Ok(())
-}
-
-/// Writes a file in the stack's folder.
-fn write(place: &Place, name: &str, text: &str) -> Result<()> {
-    let path = place.stack().join(name);
-    fs::create_dir_all(path.parent().context("no directory")?)?;
-    Ok(fs::write(path, text)?)
 }
 
 const NAMES: [&str; 7] = ["env", "auto", "file", "again", "given", "typed", "secret"];
@@ -137,16 +125,14 @@ fn order(lab: &Lab, tool: &str) -> Result<()> {
             .collect::<Vec<_>>()
             .concat()
     };
-    write(&place, "terraform.tfvars", &all(1, "auto"))?;
-    write(&place, "env/first.tfvars", &all(2, "file"))?;
-    write(
-        &place,
+    place.write("terraform.tfvars", &all(1, "auto"))?;
+    place.write("env/first.tfvars", &all(2, "file"))?;
+    place.write(
         ".pawl/configmaps/vars/again.tfvars.json",
         r#"{"again": "again", "given": "again", "typed": "again"}"#,
     )?;
-    write(&place, ".pawl/secrets/all/secret", "t0k3n-of-all")?;
-    write(
-        &place,
+    place.write(".pawl/secrets/all/secret", "t0k3n-of-all")?;
+    place.write(
         "pawl.yaml",
         &format!(
             "{HEAD}  variableFiles:\n    - path: env/first.tfvars\n    - configMapKeyRef: {{name: vars, key: again.tfvars.json}}\n  \
@@ -174,15 +160,14 @@ fn wrong(lab: &Lab) -> Result<()> {
         "tofu",
         &[("main.tf", "variable \"a\" {}\nvariable \"b\" {}\n")],
     )?;
-    write(&place, "pawl.yaml", &format!("{HEAD}  variablefiles: []\n"))?;
+    place.write("pawl.yaml", &format!("{HEAD}  variablefiles: []\n"))?;
     let text = place.ends(1, &["plan"])?;
     ensure!(place.records()?.is_empty(), "a run was begun: {text}");
     holds(
         &text,
         "there is no field spec.variablefiles (did you mean variableFiles?)",
     )?;
-    write(
-        &place,
+    place.write(
         "pawl.yaml",
         &format!(
             "{HEAD}  env: [{{name: A, valueFrom: {{secretKeyRef: {{name: db, key: word}}}}}}]\n"
@@ -213,12 +198,8 @@ fn documented(lab: &Lab) -> Result<()> {
             ("prod.tfvars", "zone = \"north\"\nsize = 1\n"),
         ],
     )?;
-    write(
-        &place,
-        ".pawl/secrets/db/secret.tfvars",
-        "word = \"t0k3n\"\n",
-    )?;
-    write(&place, "pawl.yaml", &guide::block("pawl.yaml")?)?;
+    place.write(".pawl/secrets/db/secret.tfvars", "word = \"t0k3n\"\n")?;
+    place.write("pawl.yaml", &guide::block("pawl.yaml")?)?;
     let text = place.ends(0, &["apply", "-auto-approve"])?;
     holds(&text, "said = \"north 3\"")
 }
@@ -235,7 +216,7 @@ fn hooks(lab: &Lab) -> Result<()> {
             ("check.sh", check),
         ],
     )?;
-    write(&place, "pawl.yaml", &guide::block("pawl.yaml with hooks")?)?;
+    place.write("pawl.yaml", &guide::block("pawl.yaml with hooks")?)?;
     let text = place.ends(2, &["apply"])?;
     for (part, is_there) in [
         ("checked of false", true),
@@ -246,10 +227,10 @@ fn hooks(lab: &Lab) -> Result<()> {
     }
     // A folder with a changed script has another plan.
     let line = approval(&text)?;
-    write(&place, "check.sh", &check.replace("checked", "changed"))?;
+    place.write("check.sh", &check.replace("checked", "changed"))?;
     let text = place.paste(&line)?.with(1)?;
     ensure!(place.resources()?.is_none(), "{text}");
-    write(&place, "check.sh", check)?;
+    place.write("check.sh", check)?;
     let text = place.approve(&place.ends(2, &["apply"])?)?;
     ensure!(place.resources()? == Some(1), "{text}");
     holds(&text, "Applied by tell")?;
@@ -260,7 +241,7 @@ fn hooks(lab: &Lab) -> Result<()> {
 
     // A failed hook before the apply prevents it, and one at the end reverts nothing.
     let late = "  hooks:\n    - {name: never, when: BeforeApply, inline: 'exit 3'}\n    - {name: end, when: Always, inline: 'echo over; exit 4'}\n";
-    write(&place, "pawl.yaml", &format!("{HEAD}{late}"))?;
+    place.write("pawl.yaml", &format!("{HEAD}{late}"))?;
     let text = place.ends(1, &["apply", "-auto-approve", "-var", "zone=a"])?;
     ensure!(place.failure()?.reason == reason::HOOK_FAILED, "{text}");
     ensure!(
@@ -280,8 +261,7 @@ fn part(lab: &Lab) -> Result<()> {
         ensure!((plan.add, plan.destroy) == counts, "{plan:?}: {text}");
         Ok(())
     };
-    write(
-        &place,
+    place.write(
         "pawl.yaml",
         &format!("{HEAD}  targets: [terraform_data.a, terraform_data.b]\n  parallelism: 1\n"),
     )?;
@@ -317,8 +297,7 @@ fn waits(lab: &Lab) -> Result<()> {
             &format!("variable \"word\" {{}}\noutput \"word\" {{\n  value = var.word\n}}\n{PARTS}"),
         )],
     )?;
-    write(
-        &place,
+    place.write(
         "pawl.yaml",
         &format!("{HEAD}  variables: [{{name: word, value: here}}]\n"),
     )?;

@@ -204,6 +204,12 @@ impl Lab {
     }
 }
 
+/// The beginning of a `pawl.yaml`.
+pub(crate) const HEAD: &str = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n";
+/// An OpenTofu that reads `required_version` only from its own files, has ephemeral variables, and ends a destroy that keeps objects with an
+/// error. CI does not build it just for this, so its tests run only if it is built already (design 0019).
+pub(crate) const NEWER: &str = "tofu-1.12.6";
+
 /// The stacks that the tests run.
 pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/stacks")
@@ -228,6 +234,24 @@ impl Place {
             folder: self.folder.join(name),
             config: self.config.clone(),
         }
+    }
+
+    /// Writes a file in the stack's folder.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<()> {
+        cache::write(&self.stack().join(name), text)
+    }
+
+    /// Replaces a part of `main.tf`.
+    pub(crate) fn correct(&self, from: &str, to: &str) -> Result<()> {
+        let main = fs::read_to_string(self.stack().join("main.tf"))?;
+        self.write("main.tf", &main.replace(from, to))
+    }
+
+    /// Replaces a tool in PATH.
+    pub(crate) fn replace(&self, tool: &str, program: &Path) -> Result<()> {
+        let binary = self.dir.path().join("bin").join(tool);
+        fs::remove_file(&binary)?;
+        Ok(symlink(program, binary)?)
     }
 
     pub(crate) fn home(&self) -> PathBuf {

@@ -1,23 +1,19 @@
 //! The agent reads the plan file itself: with every kind of change, of every tool and version that is built, its list is that of `show
 //! -json`, since the run would fail otherwise; and a provider that forges what the tool prints changes nothing of it.
 
-use std::{
-    fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
-    path::PathBuf,
-};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use crds::FailureClass;
 use harness::cluster::{cache, gobuild::Toolset};
 use serde_json::{Value, json};
 
-use crate::place::{Lab, Place, Test, ended, fixtures, holds};
+use crate::place::{Lab, NEWER, Place, Test, ended, fixtures, holds};
 
 /// Built only on request.
 const OTHERS: [(&str, &str); 4] = [
     ("tofu", "tofu-1.9.4"),
-    ("tofu", "tofu-1.12.6"),
+    ("tofu", NEWER),
     ("terraform", "terraform-1.8.5"),
     ("terraform", "terraform-1.13.3"),
 ];
@@ -63,8 +59,7 @@ fn every_kind(lab: &Lab, tool: &str, other: Option<(&str, &Toolset)>) -> Result<
     let binary = place.home().with_file_name("bin").join(tool);
     let mut forgets = tool == "tofu";
     if let Some((name, other)) = other {
-        fs::remove_file(&binary)?;
-        symlink(other.path(name)?, &binary)?;
+        place.replace(tool, other.path(name)?)?;
         if tool == "terraform" {
             fs::write(
                 place.stack().join(".terraform-version"),

@@ -8,6 +8,7 @@ use servers::{
     git::{Failure, GitServer},
     state::StateServer,
 };
+use tokio::runtime::Runtime;
 
 use crate::place::{Lab, Test, holds, runtime};
 
@@ -22,15 +23,20 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-fn planned_and_applied(lab: &Lab) -> Result<()> {
-    let (place, files, runtime) = (lab.place("tofu", &[])?, tempfile::tempdir()?, runtime()?);
+/// A server of the repositories in a directory, and one of states.
+fn servers(runtime: &Runtime, files: &Path) -> Result<(GitServer, StateServer)> {
     let loopback = "127.0.0.1:0".parse()?;
-    let (git, state) = runtime.block_on(async {
+    runtime.block_on(async {
         tokio::try_join!(
-            GitServer::start(loopback, files.path()),
+            GitServer::start(loopback, files),
             StateServer::start(loopback)
         )
-    })?;
+    })
+}
+
+fn planned_and_applied(lab: &Lab) -> Result<()> {
+    let (place, files, runtime) = (lab.place("tofu", &[])?, tempfile::tempdir()?, runtime()?);
+    let (git, state) = servers(&runtime, files.path())?;
     let repo = git.create("stacks")?;
     let address = state.url("network");
     let code = format!(
@@ -81,14 +87,8 @@ fn computed(lab: &Lab) -> Result<()> {
     if !lab.has_terragrunt() {
         return Ok(());
     }
-    let (place, files, runtime) = (lab.units("units")?, tempfile::tempdir()?, runtime()?);
-    let loopback = "127.0.0.1:0".parse()?;
-    let (git, state) = runtime.block_on(async {
-        tokio::try_join!(
-            GitServer::start(loopback, files.path()),
-            StateServer::start(loopback)
-        )
-    })?;
+    let (place, files, runtime) = (lab.with_terragrunt(&[])?, tempfile::tempdir()?, runtime()?);
+    let (git, state) = servers(&runtime, files.path())?;
     let key = "${basename(get_repo_root())}/${get_path_from_repo_root()}";
     let unit = format!(
         "remote_state {{\n  backend = \"http\"\n  config = {{ address = \"{}\" }}\n}}\n",

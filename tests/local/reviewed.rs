@@ -1,12 +1,12 @@
 //! The summary of a plan beyond `+0 ~0 -0`: outputs, moves, and changes outside of the code.
 
-use std::{fs, os::unix::fs::symlink};
+use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{Changed, RunResult};
 use harness::cluster::gobuild::Toolset;
 
-use crate::place::{Lab, Place, Test, holds};
+use crate::place::{Lab, NEWER, Place, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -163,17 +163,14 @@ fn silent(lab: &Lab) -> Result<()> {
 
 /// OpenTofu since 1.12 ends such a destroy with an error.
 fn forgotten(lab: &Lab) -> Result<()> {
-    const NAME: &str = "tofu-1.12.6";
-    let Ok(Some(newer)) = Toolset::cached(&[NAME]) else {
-        println!("left out: {NAME}, which is not built yet");
+    let Ok(Some(newer)) = Toolset::cached(&[NEWER]) else {
+        println!("left out: {NEWER}, which is not built yet");
         return Ok(());
     };
     let kept = "resource \"terraform_data\" \"a\" {\n  lifecycle {\n    destroy = false\n  }\n}\n\
                 resource \"terraform_data\" \"b\" {}\n";
     let place = lab.place("tofu", &[("main.tf", kept)])?;
-    let binary = place.home().with_file_name("bin").join("tofu");
-    fs::remove_file(&binary)?;
-    symlink(newer.path(NAME)?, &binary)?;
+    place.replace("tofu", newer.path(NEWER)?)?;
     place.comes_to(RunResult::Applied, &["apply", "--auto-approve"])?;
     let text = place.comes_to(RunResult::Destroyed, &["destroy", "--auto-approve"])?;
     holds(&text, "1 forgotten")

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     interrupts::applying,
-    place::{End as _, Lab, Place, Test, approval, ended, holds},
+    place::{End as _, HEAD, Lab, Place, Test, approval, ended, holds},
     terminal::CTRL_C,
 };
 
@@ -44,10 +44,8 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 
 fn stack(lab: &Lab) -> Result<()> {
     let place = lab.units("units")?;
-    let dir = place.stack().join("all");
-    fs::create_dir(&dir)?;
     let text = "unit \"net\" {\n  source = \"../network\"\n  path = \"net\"\n}\n";
-    fs::write(dir.join("terragrunt.stack.hcl"), text)?;
+    place.write("all/terragrunt.stack.hcl", text)?;
     let said = place.unit("all").comes_to(Failed, &["plan"])?;
     holds(
         &said,
@@ -107,14 +105,12 @@ fn given(lab: &Lab) -> Result<()> {
         "of the module, of arguments, of-environment, of a file",
     )?;
     let settings = |variables: &str| {
-        let head = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n";
         let files = "  variableFiles: [{path: own.tfvars}]\n";
-        fs::write(
-            unit.stack().join("own.tfvars"),
-            "b = \"own b\"\nother = 1\n",
-        )?;
-        let text = format!("{head}{files}  variables: [{variables}]\n");
-        anyhow::Ok(fs::write(unit.stack().join("pawl.yaml"), text)?)
+        unit.write("own.tfvars", "b = \"own b\"\nother = 1\n")?;
+        unit.write(
+            "pawl.yaml",
+            &format!("{HEAD}{files}  variables: [{variables}]\n"),
+        )
     };
     settings("{name: a, value: own a}, {name: d, value: [own d]}")?;
     let line = ["apply", "--auto-approve", "--var", "c=own c"];
@@ -149,9 +145,11 @@ fn ignored(lab: &Lab) -> Result<()> {
         &["apply", "--auto-approve", "--var", "allowed=true"],
     )?;
     // The same with the folder's settings.
-    fs::write(place.stack().join("given.tfvars"), "allowed = true\n")?;
-    let settings = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n  variableFiles: [{path: given.tfvars}]\n";
-    fs::write(place.stack().join("pawl.yaml"), settings)?;
+    place.write("given.tfvars", "allowed = true\n")?;
+    place.write(
+        "pawl.yaml",
+        &format!("{HEAD}  variableFiles: [{{path: given.tfvars}}]\n"),
+    )?;
     let text = place.comes_to(NoChanges, &["apply", "--auto-approve"])?;
     ensure!(!text.contains("Ignoring error"), "{text}");
     Ok(())
@@ -211,7 +209,7 @@ fn mocks(lab: &Lab, tool: &str) -> Result<()> {
     if tool == "terraform" {
         lab.put_on_path(&place, tool)?;
         for unit in [&network, &service] {
-            fs::write(unit.stack().join(".terraform-version"), lab.version(tool)?)?;
+            unit.write(".terraform-version", &lab.version(tool)?)?;
         }
     }
     let refused = |printed: &str, said: &str| {
@@ -231,9 +229,7 @@ fn mocks(lab: &Lab, tool: &str) -> Result<()> {
     refused(&text, "the plan has mocks")?;
     // Without mocks, and with another value at the approval.
     let text = service.ends(2, &["apply"])?;
-    let main = network.stack().join("main.tf");
-    let other = fs::read_to_string(&main)?.replace("10.0.0.0", "10.1.0.0");
-    fs::write(&main, other)?;
+    network.correct("10.0.0.0", "10.1.0.0")?;
     network.comes_to(Applied, &["apply", "--auto-approve"])?;
     refused(&text, "TF_VAR_range")?;
     let text = service.ends(2, &["apply"])?;
@@ -243,7 +239,6 @@ fn mocks(lab: &Lab, tool: &str) -> Result<()> {
 
 /// Inputs that only the apply itself gets show behind the claim, where the stand-in does not start the tool.
 fn begun(lab: &Lab) -> Result<()> {
-    let place = lab.units("hooks")?;
     let files = [
         (
             "terragrunt.hcl",
@@ -254,9 +249,7 @@ fn begun(lab: &Lab) -> Result<()> {
             "variable \"a\" {}\nresource \"terraform_data\" \"a\" {\n  input = var.a\n}\n",
         ),
     ];
-    for (name, text) in files {
-        fs::write(place.stack().join(name), text)?;
-    }
+    let place = lab.with_terragrunt(&files)?;
     place.comes_to(Failed, &["apply", "--auto-approve"])?;
     let failure = place.failure()?;
     ensure!(
@@ -271,15 +264,9 @@ fn begun(lab: &Lab) -> Result<()> {
 
 /// Terragrunt ends with a hook's exit code, and 2 is the tool's for a plan with changes.
 fn policy(lab: &Lab) -> Result<()> {
-    let place = lab.units("hooks")?;
-    let unit = |block: &str| {
-        let text = format!("terraform {{\n  {block}\n}}\n");
-        fs::write(place.stack().join("terragrunt.hcl"), text)
-    };
-    fs::write(
-        place.stack().join("main.tf"),
-        "resource \"terraform_data\" \"a\" {}\n",
-    )?;
+    let place = lab.with_terragrunt(&[("main.tf", "resource \"terraform_data\" \"a\" {}\n")])?;
+    let unit =
+        |block: &str| place.write("terragrunt.hcl", &format!("terraform {{\n  {block}\n}}\n"));
     unit(
         "after_hook \"policy\" {\n commands = [\"plan\"]\n execute = [\"sh\", \"-c\", \"echo not allowed >&2; exit 2\"]\n }",
     )?;

@@ -71,32 +71,16 @@ async fn claim(scene: Scene) -> Result<()> {
     )?;
     let proxy = ForwardProxy::start(SocketAddr::new(host, 0)).await?;
     let mut values = values(&scene, &bucket, &authority.authority(), &proxy)?;
-    // The empty bucket takes the place of the cluster's store, and then that store its own again.
-    let adopt = store(&scene)?;
-    values.insert("datastore.adopt".to_owned(), adopt.clone());
+    // The empty bucket takes the place of the cluster's store. The next installation adopts that store again.
+    values.insert("datastore.adopt".to_owned(), cluster.expected_store()?);
     let result = async {
         cluster.install(&values).await?;
         kept(&scene, &dir).await?;
         elsewhere(&scene, &bucket, &proxy).await
     }
     .await;
-    let mut own = scene.suite.values.clone();
-    own.insert("datastore.adopt".to_owned(), adopt);
-    cluster.install(&own).await?;
+    cluster.install(&scene.suite.values).await?;
     result
-}
-
-/// The id of the store that the cluster expects.
-fn store(scene: &Scene) -> Result<String> {
-    scene.suite.cluster.kubectl(&[
-        "-n",
-        "pawl-system",
-        "get",
-        "secret",
-        "pawl-datastore-identity",
-        "-o",
-        "go-template={{ .data.store | base64decode }}",
-    ])
 }
 
 /// Creates a directory owned by root, like a volume, and a claim for it.

@@ -7,6 +7,7 @@ use crds::{Phase, RunResult};
 use harness::{
     cluster::{
         NAMESPACE,
+        access::issuer,
         control_plane::free_ports,
         objects,
         pki::{Identity, Pair, Pki},
@@ -15,13 +16,13 @@ use harness::{
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{Pod, Secret, Service},
+    core::v1::{Secret, Service},
 };
 use kube::{Api, ResourceExt as _, api::DeleteParams};
 use serde_json::{Value, json};
 use servers::{
     gitea::Gitea,
-    nginx::{self, Nginx},
+    nginx::{self, BASE, Nginx},
     port_forward::forward,
 };
 use tokio::net::TcpListener;
@@ -111,11 +112,7 @@ async fn journey(scene: Scene) -> Result<()> {
         scene
             .ends(&format!("waits-{by}"), RunResult::Canceled)
             .await?;
-        let lost = format!("lost-{by}");
-        let recovered = scene
-            .until(&lost, "answered", SOON, |s| s.recovery.is_some())
-            .await?;
-        let again = recovered.recovery.context("no recovery")?;
+        let again = scene.recovery_of(&format!("lost-{by}")).await?;
         scene.phase(&again, Phase::AwaitingApproval).await?;
     }
     Ok(())
@@ -170,7 +167,7 @@ struct Behind {
 impl Behind {
     async fn start(scene: &Scene, gitea: &Gitea, pki: &Pki, pair: &Pair) -> Result<Self> {
         let port = free_ports(1)?[0];
-        let url = format!("https://127.0.0.1:{port}/pawl");
+        let url = format!("https://127.0.0.1:{port}{BASE}");
         let (id, secret) = gitea.client(&format!("{url}/login/oidc/callback")).await?;
         let name = name(scene);
         let client = &scene.suite.client;
@@ -207,10 +204,9 @@ impl Behind {
             push(&mut container["args"], flag.into());
         }
         objects::create(&servers, server).await?;
-        let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
         let look = async || {
-            let labels = kube::api::ListParams::default().labels(&format!("console={name}"));
-            let pod = pods.list(&labels).await?.items.pop().unwrap_or_default();
+            let mut pods = scene.system_pods(&format!("console={name}")).await?;
+            let pod = pods.pop().unwrap_or_default();
             let status = pod.status.clone().unwrap_or_default();
             let mut conditions = status.conditions.iter().flatten();
             let ready = conditions.any(|it| it.type_ == "Ready" && it.status == "True");
@@ -219,10 +215,7 @@ impl Behind {
         };
         let address = wait::until("the second server is ready", SOON, look).await?;
         trust(scene, gitea, &id, pki).await?;
-        let proxy = nginx::Settings {
-            base: "/pawl",
-            ..nginx::Settings::default()
-        };
+        let proxy = nginx::Settings::default();
         let nginx = Nginx::start(port, pair, &format!("{address}:8444"), proxy)?;
         Ok(Self { nginx, url })
     }
@@ -261,10 +254,7 @@ async fn trust(scene: &Scene, gitea: &Gitea, client: &str, pki: &Pki) -> Result<
             .collect::<String>())
     };
     let before = reloads()?;
-    let issuer =
-        json!({"url": gitea.url(), "audiences": [client], "certificateAuthority": pki.authority()});
-    let mappings = json!({"username": {"claim": "sub", "prefix": "oidc:"}, "groups": {"claim": "groups", "prefix": "oidc:"}});
-    let trusted = json!({"issuer": issuer, "claimMappings": mappings});
+    let trusted = issuer(gitea.url(), client, &pki.authority());
     scene.suite.cluster.trust(&[trusted])?;
     let look = async || {
         let now = reloads()?;

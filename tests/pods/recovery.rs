@@ -165,11 +165,7 @@ async fn recover(scene: &Scene, name: &str) -> Result<String> {
         "{step}"
     );
     scene.paste(&step)?;
-    scene
-        .until(name, "answered", SOON, |s| s.recovery.is_some())
-        .await?
-        .recovery
-        .context("no recovery")
+    scene.recovery_of(name).await
 }
 
 /// The lock of the managed state; null if free.

@@ -188,25 +188,37 @@ pub fn longest_first(logins: &[Login]) -> Vec<&Login> {
 }
 
 /// URLs that git fetches from in place of others: credentials for one protocol serve URLs that are written for the other one, if none are for
-/// that. A key without a path does so for no URL of https, which may be public.
+/// that. A key without a path does so for no URL of https, which may be public. Git compares texts and takes the longest, so one name ends with
+/// a slash; several may be a repository, and include others that begin with the same text.
 pub fn rewrites(logins: &[Login]) -> Vec<(String, String)> {
-    let (mut all, has) = (Vec::new(), |of: &Login, is: fn(&Login) -> bool| {
+    let (mut all, mut own) = (Vec::new(), Vec::new());
+    let has = |of: &Login, is: fn(&Login) -> bool| {
         let mut others = logins.iter().filter(|login| is(login));
         others.any(|login| login.covers(&of.host, &of.path))
-    });
+    };
     for login in logins {
         let Login { host, path, .. } = login;
-        let (web, ssh) = (login.scope(), format!("ssh://git@{host}/{path}"));
-        if login.http.is_some() && !has(login, |other| other.identity.is_some()) {
-            all.push((web.clone(), ssh.clone()));
-            all.push((web, format!("git@{host}:{path}")));
-        } else if login.identity.is_some()
-            && !path.is_empty()
-            && !has(login, |other| other.http.is_some())
-        {
-            all.push((ssh, web));
+        let is_open = path.is_empty() || path.contains('/') || path.strip_suffix(".git").is_some();
+        let end = if is_open { "" } else { "/" };
+        let web = login.scope() + end;
+        let ssh = format!("ssh://git@{host}/{path}{end}");
+        let scp = format!("git@{host}:{path}{end}");
+        if login.http.is_some() {
+            if !has(login, |other| other.identity.is_some()) {
+                all.extend([(web.clone(), ssh.clone()), (web.clone(), scp.clone())]);
+            }
+            own.push(web.clone());
+        }
+        if login.identity.is_some() {
+            if !path.is_empty() && !has(login, |other| other.http.is_some()) {
+                all.push((ssh.clone(), web));
+            }
+            own.extend([ssh, scp]);
         }
     }
+    // A part of a host that is led elsewhere may have parts that are not.
+    own.retain(|url| all.iter().any(|(_, from)| url.starts_with(from)));
+    all.extend(own.into_iter().map(|url| (url.clone(), url)));
     all
 }
 
@@ -265,7 +277,7 @@ mod tests {
         let key = [login("h/org", false, true), login("h", false, true)];
         assert_eq!(
             rewrites(&key),
-            [("ssh://git@h/org", "https://h/org")].map(pair)
+            [("ssh://git@h/org/", "https://h/org/")].map(pair)
         );
     }
 

@@ -237,4 +237,6 @@ impl Repository {
 const CA_OF_ALL: &str = "GIT_SSL_CAINFO";
 
 #[cfg(test)]
+mod matching;
+#[cfg(test)]
 mod tests;

@@ -111,16 +111,18 @@ impl Url {
     pub fn web_origin(&self) -> String {
         match self.transport {
             Transport::Http => self.origin(),
-            Transport::Ssh => format!("https://{}/", self.host),
+            Transport::Ssh => format!("https://{}/", self.host.to_lowercase()),
         }
     }
 
-    /// `scheme://host:port/` of an HTTP URL.
+    /// `scheme://host:port/` of an HTTP URL, as git compares it: in lower case, without the default port.
     pub fn origin(&self) -> String {
         let (scheme, rest) = self.text.split_once("://").unwrap_or(("https", &self.text));
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let place = authority.rsplit('@').next().unwrap_or_default();
-        format!("{scheme}://{place}/")
+        let default = if scheme == "https" { ":443" } else { ":80" };
+        let place = place.strip_suffix(default).unwrap_or(place);
+        format!("{scheme}://{}/", place.to_lowercase())
     }
 }
 

@@ -186,7 +186,7 @@ async fn gitea_person_acts_behind_nginx_once_the_issuer_is_trusted(world: World)
     };
     let browser = || Browser::new(&[&pki.authority(), &behind.authority]);
 
-    // The API server does not trust it. What the refusal has to paste is enough.
+    // The API server does not trust it. The text that the refusal has to paste is enough.
     let refused = open(&browser()?, "/", "ada").await?;
     ensure!(
         refused.code == 403 && refused.text.starts_with("IssuerNotTrusted"),
@@ -204,12 +204,12 @@ async fn gitea_person_acts_behind_nginx_once_the_issuer_is_trusted(world: World)
     world.access.trust(jwt)?;
     let ada = browser()?;
     let link = "/runs/a/b%3Fline%3D7%26q%3Da%2520b%23L12";
-    wait::until("the API server trusts Gitea", PATIENCE, async || {
+    let end = wait::until("the API server trusts Gitea", PATIENCE, async || {
         let end = open(&ada, link, "ada").await?;
-        Ok((end.code == 303).then_some(()).ok_or(format!("{end:?}")))
+        let seen = format!("{end:?}");
+        Ok((end.code == 303).then_some(end).ok_or(seen))
     })
     .await?;
-    let end = open(&ada, link, "ada").await?;
     ensure!(
         end.url == format!("{}/runs/a/b?line=7&q=a%20b#L12", behind.url),
         "{end:?}"
@@ -291,10 +291,7 @@ fn noise(length: usize) -> String {
 
 /// A console behind nginx, with a client at this Gitea.
 async fn behind(world: &World, gitea: &Gitea, directory: &Path) -> Result<Behind> {
-    let proxy = nginx::Settings {
-        base: "/pawl",
-        ..nginx::Settings::default()
-    };
+    let proxy = nginx::Settings::default();
     let set = async |settings: &mut Settings| -> Result<()> {
         let callback = format!("{}/login/oidc/callback", settings.url);
         let (id, word) = gitea.client(&callback).await?;

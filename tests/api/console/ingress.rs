@@ -3,30 +3,25 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use axum::{Router, body::Body, extract::Request, response::Response};
+use axum::{body::Body, extract::Request, response::Response};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use futures::{StreamExt as _, stream};
 use harness::{
     cluster::{
-        access::ACTOR,
         control_plane::free_ports,
         pki::{Identity, Pki},
     },
     wait,
 };
-use kube::{Client as KubeClient, Config, config::AuthInfo};
 use reqwest::{Certificate, Client, Method, header, redirect::Policy};
 use serde_json::{Value, json};
-use servers::nginx::{self, Nginx};
+use servers::nginx::{self, BASE, Nginx};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use web_console::{api_server::ApiServer, settings::Settings};
 
-use super::{Served, account, api_server, cookies, read, settings, token};
-use crate::{
-    console_acts::{pass, serve},
-    world::{PATIENCE, World, tests},
-};
+use super::{Served, account, api_server, cookies, front, read, settings, token, told};
+use crate::world::{PATIENCE, World, tests};
 
 tests! {
     Guarded: pages_and_answers_pass_nginx_as_they_are,
@@ -34,8 +29,6 @@ tests! {
     Guarded: stream_is_live_behind_nginx,
     Guarded: plan_and_log_larger_than_buffers_pass_nginx,
 }
-
-const BASE: &str = "/pawl";
 
 /// A console behind nginx, at an https URL with a base path.
 pub(super) struct Behind {
@@ -52,7 +45,6 @@ pub(super) struct Behind {
 impl Behind {
     async fn start(world: &World, strips: bool) -> Result<Self> {
         let proxy = nginx::Settings {
-            base: BASE,
             strips,
             ..nginx::Settings::default()
         };
@@ -75,7 +67,7 @@ impl Behind {
             hosts: &["127.0.0.1"],
         })?;
         let port = free_ports(1)?[0];
-        let url = format!("https://127.0.0.1:{port}{}", proxy.base);
+        let url = format!("https://127.0.0.1:{port}{BASE}");
         let mut settings = settings(&url)?;
         settings.behind_tls_proxy = vec!["127.0.0.0/8".parse()?];
         set(&mut settings).await?;
@@ -121,10 +113,7 @@ impl Behind {
 async fn pages_and_answers_pass_nginx_as_they_are(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     let (accounts, user) = account(&world, &namespace, "ada").await?;
-    world.bind_user(&namespace, "pawl-author", &user).await?;
-    world
-        .until_allowed(&user, &namespace, "pawl-author")
-        .await?;
+    world.person(&user, &namespace, "pawl-author").await?;
     world.create(&namespace, "run", &json!({})).await?;
     let good = token(&accounts, "ada", &[]).await?;
     for strips in [false, true] {
@@ -240,7 +229,6 @@ async fn each_login_passes_nginx_or_is_refused_by_name(world: World) -> Result<(
     let behind = Behind::start(&world, false).await?;
     // With a proxy that passes more.
     let wide = nginx::Settings {
-        base: BASE,
         buffer: "16k",
         ..nginx::Settings::default()
     };
@@ -314,10 +302,7 @@ async fn each_login_passes_nginx_or_is_refused_by_name(world: World) -> Result<(
 async fn stream_is_live_behind_nginx(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     let (accounts, user) = account(&world, &namespace, "ada").await?;
-    world.bind_user(&namespace, "pawl-author", &user).await?;
-    world
-        .until_allowed(&user, &namespace, "pawl-author")
-        .await?;
+    world.person(&user, &namespace, "pawl-author").await?;
     let token = token(&accounts, "ada", &[]).await?;
     let behind = Behind::start(&world, false).await?;
     let client = world.process("pawl-server").await?;
@@ -331,17 +316,7 @@ async fn stream_is_live_behind_nginx(world: World) -> Result<()> {
     .await?;
     let stream = behind.get("stream?topic=runs", &token).send().await?;
     let mut stream = stream.error_for_status()?;
-    let mut next = async |wanted: &str| -> Result<()> {
-        let mut text = String::new();
-        let begun = Instant::now();
-        while !text.contains(wanted) {
-            // Comments alone keep the stream open.
-            ensure!(begun.elapsed() < PATIENCE, "{wanted:?} is not in {text:?}");
-            let piece = tokio::time::timeout(PATIENCE, stream.chunk()).await??;
-            text += std::str::from_utf8(&piece.context("the stream ended")?)?;
-        }
-        Ok(())
-    };
+    let mut next = async |wanted: &str| told(&mut stream, &mut String::new(), wanted).await;
     next("event: open").await?;
     // One at a time: an event that waits in a buffer for the next would never arrive.
     for name in ["one", "two", "three"] {
@@ -361,15 +336,10 @@ async fn with_datastore(
     text: &'static str,
     followed: mpsc::Receiver<&'static str>,
 ) -> Result<ApiServer> {
-    let mut config = world.access.config().await?;
-    config.auth_info = AuthInfo::default();
-    let actor = header::HeaderValue::from_static(ACTOR);
-    config.headers.push((header::USER_AGENT, actor));
-    let client = KubeClient::try_from(config)?;
     let followed = std::sync::Arc::new(std::sync::Mutex::new(Some(followed)));
-    let app = Router::new().fallback(async move |request: Request| {
+    let answer = move |request: &mut Request| {
         if !request.uri().path().starts_with("/apis/read.pawl.run/") {
-            return pass(&client, request).await;
+            return None;
         }
         let query = request.uri().query().unwrap_or_default();
         if query.contains("follow=true") {
@@ -379,15 +349,15 @@ async fn with_datastore(
                 let piece = receiver.recv().await?;
                 Some((Ok::<_, std::convert::Infallible>(piece), Some(receiver)))
             });
-            return Response::new(Body::from_stream(pieces.boxed()));
+            return Some(Response::new(Body::from_stream(pieces.boxed())));
         }
         let mut from = query
             .split('&')
             .filter_map(|pair| pair.strip_prefix("offset="));
         let from = from.next().and_then(|from| from.parse().ok()).unwrap_or(0);
-        Response::new(Body::from(&text[from..]))
-    });
-    ApiServer::without_credentials(Config::new(serve(app).await?.parse()?))
+        Some(Response::new(Body::from(&text[from..])))
+    };
+    front::passing(world, answer).await
 }
 
 async fn plan_and_log_larger_than_buffers_pass_nginx(world: World) -> Result<()> {
@@ -399,10 +369,7 @@ async fn plan_and_log_larger_than_buffers_pass_nginx(world: World) -> Result<()>
     let text: &'static str = lines.collect::<String>().leak();
     let (sender, receiver) = mpsc::channel(1);
     let api_server = with_datastore(&world, text, receiver).await?;
-    let proxy = nginx::Settings {
-        base: BASE,
-        ..nginx::Settings::default()
-    };
+    let proxy = nginx::Settings::default();
     let behind = Behind::with(&world, proxy, api_server, async |_| Ok(())).await?;
     let run = format!("namespaces/{namespace}/runs/run");
     for (path, from) in [

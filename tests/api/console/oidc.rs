@@ -16,7 +16,10 @@ use axum::{
     routing::{get, post},
 };
 use harness::{
-    cluster::pki::{self, Identity, Pki},
+    cluster::{
+        access::issuer,
+        pki::{self, Identity, Pki},
+    },
     wait,
 };
 use jiff::Timestamp;
@@ -73,9 +76,7 @@ impl Issuer {
 
     /// Its entry in an AuthenticationConfiguration.
     pub(crate) fn trusted(&self) -> Result<Value> {
-        let issuer = json!({"url": self.url(), "audiences": [CLIENT], "certificateAuthority": self.file("ca.crt")?});
-        Ok(json!({"issuer": issuer, "claimMappings": {
-            "username": {"claim": "sub", "prefix": "oidc:"}, "groups": {"claim": "groups", "prefix": "oidc:"}}}))
+        Ok(issuer(&self.url(), CLIENT, &self.file("ca.crt")?))
     }
 }
 

@@ -292,6 +292,14 @@ impl Scene {
             .context("no rerun")
     }
 
+    /// The name of the run that recovers this one.
+    pub(crate) async fn recovery_of(&self, name: &str) -> Result<String> {
+        self.until(name, "answered", SOON, |s| s.recovery.is_some())
+            .await?
+            .recovery
+            .context("no recovery")
+    }
+
     /// Deletes the newest pod of a run at once, like one of a node that is gone.
     pub(crate) async fn delete_by_force(&self, name: &str) -> Result<()> {
         let pod = self.pod(name).await?.name_any();

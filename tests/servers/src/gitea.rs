@@ -28,7 +28,6 @@ const OWNER: &str = "root";
 pub struct Gitea {
     directory: TempDir,
     program: PathBuf,
-    address: SocketAddr,
     url: String,
     child: Mutex<Child>,
     token: String,
@@ -125,7 +124,6 @@ impl Gitea {
             child: Mutex::new(web(&program, directory.path())?),
             directory,
             program,
-            address,
             url,
             token,
             http: http.build()?,
@@ -184,11 +182,10 @@ impl Gitea {
         (OWNER, &self.token)
     }
 
+    /// The same, with credentials.
     pub fn push_url(&self, repository: &str) -> String {
-        format!(
-            "http://{OWNER}:{}@{}/{OWNER}/{repository}.git",
-            self.token, self.address
-        )
+        let login = format!("://{OWNER}:{}@", self.token);
+        self.clone_url(repository).replacen("://", &login, 1)
     }
 
     /// Creates a repository with a first commit on `main`.

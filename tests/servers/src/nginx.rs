@@ -14,11 +14,12 @@ use xtask::{cache::Cache, packages};
 /// Time limit until it listens.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The base path of the console behind it.
+pub const BASE: &str = "/pawl";
+
 /// How its settings differ from the defaults of ingress-nginx.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// The base path, without a slash at its end.
-    pub base: &'a str,
     /// It strips the base path, as the annotation `rewrite-target` does.
     pub strips: bool,
     /// `proxy_buffer_size`: most bytes of an answer's head.
@@ -28,7 +29,6 @@ pub struct Settings<'a> {
 impl Default for Settings<'_> {
     fn default() -> Self {
         Self {
-            base: "",
             strips: false,
             buffer: "4k",
         }
@@ -98,13 +98,9 @@ impl Drop for Nginx {
 
 /// The settings are those of ingress-nginx 1.x, with `proxy_buffering` as nginx itself has it: the harder case.
 fn config(port: u16, upstream: &str, settings: Settings<'_>) -> String {
-    let Settings {
-        base,
-        strips,
-        buffer,
-    } = settings;
+    let Settings { strips, buffer } = settings;
     let rewrite = if strips {
-        format!("rewrite \"(?i){base}(/|$)(.*)\" /$2 break;")
+        format!("rewrite \"(?i){BASE}(/|$)(.*)\" /$2 break;")
     } else {
         String::new()
     };
@@ -132,7 +128,7 @@ http {{
     listen 127.0.0.1:{port} ssl http2;
     ssl_certificate tls.crt;
     ssl_certificate_key tls.key;
-    location {base}/ {{
+    location {BASE}/ {{
       {rewrite}
       proxy_pass http://console;
       proxy_http_version 1.1;

@@ -11,7 +11,19 @@ use crate::report::sanitize::sanitize;
 /// A shorter text is masked only as a whole word: `prod` within `production` is no secret.
 const ANYWHERE: usize = 8;
 /// Words after a number of changes.
-const COUNTED: [&str; 4] = [" to ", " added", " changed", " destroyed"];
+const COUNTED: [&str; 11] = [
+    " to ",
+    " added",
+    " changed",
+    " destroyed",
+    " replaced",
+    " imported",
+    " forgotten",
+    " moved",
+    " output",
+    " drifted",
+    " invoked",
+];
 /// A longer value is masked only unchanged, in JSON, and in base64 of the whole value. All forms of it would exceed an agent's memory.
 const MAX_CODED: usize = 16 << 10;
 /// Columns after which base64 is wrapped, by `base64` and in PEM.

@@ -4,6 +4,7 @@ use super::*;
 use crate::process::Lines;
 use ::base64::{Engine as _, engine::general_purpose::STANDARD};
 use hex::encode as hex;
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
@@ -212,6 +213,60 @@ fn value_of_less_than_eight_bytes_is_masked_as_a_whole_word() {
     }
     assert_eq!(redactor.redact_cut("reprod"), "reprod");
     assert_eq!(redactor.redact_cut("a prod"), "a (sensitive value)");
+}
+
+#[test]
+fn generated_values_are_masked_by_length_and_place() {
+    let mut dice = StdRng::seed_from_u64(35);
+    for _ in 0..3000 {
+        // No character of a value is one of the text around it.
+        let (letters, length) = ("abcé019-/", dice.random_range(4..13));
+        let value: String = (0..length)
+            .filter_map(|_| letters.chars().nth(dice.random_range(0..9)))
+            .collect();
+        let edges = ["", " ", "\"", "=", ".", "X", "_", "7", "ö"];
+        let [before, after] = [(), ()].map(|()| edges[dice.random_range(0..edges.len())]);
+        let is_whole = ["X", "_", "7", "ö"]
+            .iter()
+            .all(|edge| ![before, after].contains(edge));
+        let (text, masked) = (
+            format!("Z {before}{value}{after} Z"),
+            format!("Z {before}{MASK}{after} Z"),
+        );
+        let wanted = if is_whole || value.len() >= 8 {
+            &masked
+        } else {
+            &text
+        };
+        assert_eq!(redactor(&[&value]).redact(&text), *wanted, "{value}");
+    }
+}
+
+#[test]
+fn generated_counts_are_not_rewritten() {
+    let mut dice = StdRng::seed_from_u64(35);
+    for _ in 0..100 {
+        let n: u32 = dice.random_range(1000..10_000_000);
+        let redactor = redactor(&[&n.to_string()]);
+        let counts = serde_json::json!({"add": n, "change": n, "destroy": n, "replace": n, "import": n, "forget": n, "moved": n,
+            "outputs": n, "drifted": n, "invoke": n});
+        let counts: crds::Changes = serde_json::from_value(counts).unwrap();
+        for text in [
+            counts.summary(),
+            format!(
+                "Plan: {n} to import, {n} to add, {n} to change, {n} to destroy, {n} to forget. Actions: {n} to invoke."
+            ),
+            format!(
+                "Resources: {n} imported, {n} added, {n} changed, {n} destroyed, {n} forgotten. Actions: {n} invoked."
+            ),
+        ] {
+            assert_eq!(redactor.redact(&text), text);
+        }
+        assert_eq!(
+            redactor.redact(&format!("is {n}, as {n} is")),
+            format!("is {MASK}, as {MASK} is")
+        );
+    }
 }
 
 #[test]

@@ -28,6 +28,11 @@ fn constraints() -> impl Strategy<Value = Constraints> {
     .prop_map(|parts| parts.join(",").parse().unwrap())
 }
 
+/// Few versions, so that a list has those of a constraint.
+fn near() -> impl Strategy<Value = String> {
+    "[01](\\.[0-2]){0,2}(-(alpha|rc)[12])?"
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..ProptestConfig::default() })]
 
@@ -72,6 +77,27 @@ proptest! {
         match &request {
             Request::Exact(wanted) => prop_assert!(taken.is_none_or(|taken| taken == wanted)),
             _ => prop_assert!(all.iter().filter(|v| c.allow(v) && (v.is_stable() || c.names(v))).all(|v| taken.is_some_and(|taken| taken >= v && c.allow(taken)))),
+        }
+    }
+
+    #[test]
+    fn prerelease_is_selected_only_by_its_numbers(
+        parts in prop::collection::vec(("(|=|!=|>|>=|<|<=|~>)", near()), 1..4),
+        all in prop::collection::vec(near(), 1..30),
+    ) {
+        let text: Vec<_> = parts.iter().map(|(operator, version)| format!("{operator} {version}")).collect();
+        let (text, all): (_, Vec<Version>) = (text.join(","), all.iter().map(|text| text.parse().unwrap()).collect());
+        let required: Constraints = text.parse().unwrap();
+        let allowed = |version: &Version| required.allow_core(version);
+        for request in [text.as_str(), "latest", "latest-allowed", "min-required", "latest:^1", "min:[01]$"] {
+            let taken = request.parse::<Request>().unwrap();
+            let taken = if request == text { taken.choose(&all, |_| true) } else { taken.choose(&all, allowed) };
+            let Some(taken) = taken.filter(|taken| !taken.is_stable()) else { continue };
+            let is_named = parts.iter().any(|(operator, version)| {
+                let wanted: Version = version.parse().unwrap();
+                operator != "!=" && !wanted.is_stable() && wanted.core() == taken.core()
+            });
+            prop_assert!(request == text && is_named, "{} for {} by {}", taken, request, text);
         }
     }
 }

@@ -23,6 +23,13 @@ pub(super) fn authentication_config(issuers: &[Value]) -> Value {
     json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration", "jwt": issuers})
 }
 
+/// An issuer's entry of `jwt`: the API server takes `sub` and `groups` of its ID tokens for this audience, prefixed with `oidc:`.
+pub fn issuer(url: &str, audience: &str, authority: &str) -> Value {
+    let prefixed = |claim: &str| json!({"claim": claim, "prefix": "oidc:"});
+    json!({"issuer": {"url": url, "audiences": [audience], "certificateAuthority": authority},
+        "claimMappings": {"username": prefixed("sub"), "groups": prefixed("groups")}})
+}
+
 /// The `User-Agent` of a test that acts as one of Pawl's accounts. Pawl's own clients send none, kubectl and tools send their own.
 pub const ACTOR: &str = "actor of a test";
 

@@ -1,6 +1,7 @@
 //! Installs Pawl in a cluster: imports its images and installs its chart with Helm.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use kube::api::ListParams;
+use serde_json::Value;
 
 use super::command::run;
 use super::datastore;
@@ -23,9 +25,21 @@ pub type Values = BTreeMap<String, String>;
 
 impl Cluster {
     /// Builds Pawl from this checkout, imports its images and installs the chart. Unchanged parts are cached. The runner's image contains
-    /// the test tools.
+    /// the test tools. Adopts the cluster's own store if a killed test left the cluster with another one's id.
     pub async fn install(&self, values: &Values) -> Result<()> {
-        self.install_images(&PawlImages::build(IN_PODS, Profile::Same)?, values)
+        let mut values = values.clone();
+        if let Ok(identity) = fs::read(self.datastore().join("identity")) {
+            let identity: Value = serde_json::from_slice(&identity)?;
+            let id = identity["store"]
+                .as_str()
+                .context("a store without an id")?;
+            if self.expected_store().unwrap_or_default() != id {
+                values
+                    .entry("datastore.adopt".to_owned())
+                    .or_insert_with(|| id.to_owned());
+            }
+        }
+        self.install_images(&PawlImages::build(IN_PODS, Profile::Same)?, &values)
             .await
     }
 

@@ -34,6 +34,22 @@ impl Cluster {
         self.state().join("datastore")
     }
 
+    /// The id of the store that the cluster expects.
+    ///
+    /// # Errors
+    /// There is no such Secret.
+    pub fn expected_store(&self) -> Result<String> {
+        self.kubectl(&[
+            "-n",
+            NAMESPACE,
+            "get",
+            "secret",
+            "pawl-datastore-identity",
+            "-o",
+            "go-template={{ .data.store | base64decode }}",
+        ])
+    }
+
     /// Creates the datastore's volume: a directory of this machine, so that tests can read it.
     pub(super) fn make_datastore_volume(&self) -> Result<()> {
         let dir = self.datastore();
