@@ -68,8 +68,8 @@ impl Effective {
         self.template.0.contains_key("stack")
     }
 
-    /// The key of its runs' state, if that is a managed one.
-    pub(super) fn managed_key(&self, namespace: &str) -> String {
+    /// The name of its runs' state, if that is a managed one.
+    pub(super) fn state(&self) -> StateId {
         let mut spec = TerraformRunSpec {
             stack: Some(self.stack.clone()),
             ..TerraformRunSpec::default()
@@ -77,7 +77,7 @@ impl Effective {
         if let Some(workspace) = self.template.0.get("workspace").and_then(Value::as_str) {
             workspace.clone_into(&mut spec.workspace);
         }
-        state_key::managed(namespace, &StateId::of("", &spec))
+        StateId::of("", &spec)
     }
 
     /// The spec of a run as it is sent, including fields that only a newer CRD knows.
