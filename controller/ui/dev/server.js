@@ -68,6 +68,7 @@ const repositoryPage = {
   row: { namespace: 'prod', name: 'infra', uid: '3c1d7c0e-8e0f-4d1c-9d3e-2b8f6f1a7c11', url: 'https://git.example/infra.git', state: 'Failed', reason: 'RefsFailing', layers: 12, refs: 3, failing: 1 },
   repository: { metadata: metadata('infra'), spec: { url: 'https://git.example/infra.git', interval: '5m', webhook: { secretRef: { name: 'hook' } }, allowedNamespaces: ['staging'] }, status: { conditions: [{ type: 'Ready', status: 'False', reason: 'RefsFailing', message: '1 of 3 refs cannot be resolved: dev' }], refs: [{ name: 'main', since: ago(4000), took: '1.2s', commit: { revision: REV.split(':')[1], author: 'Carol <carol@example.com>', subject: 'Grow the subnet' } }, { name: 'v1.4.0', since: ago(900_000), took: '0.4s', commit: { revision: 'a1'.repeat(20), author: 'Dan <dan@example.com>', subject: 'Release 1.4.0' } }, { name: 'dev', failure: { class: 'Credentials', reason: 'AuthenticationFailed', message: 'remote: HTTP Basic: Access denied', nextStep: 'check the Secret prod/git of spec.secretRef; Pawl tries again by itself', times: 3, since: ago(900) } }] } },
   acts: [act('reconcile', 'Check refs now')],
+  deliveriesSince: ago(200_000),
   deliveries: [{ time: ago(100), repository: 'prod/infra', forge: 'Gitea', event: 'push', id: 'c9f1a4e0-6a2f-4b3d-8d7e-0f5a2c1b3d4e', verdict: 'accepted', reason: 'the refs of the repository are checked' }, { time: ago(3000), repository: 'prod/infra', forge: 'Gitea', event: 'issue_comment', id: 'd0', verdict: 'ignored', reason: 'this event moves no ref; nothing is checked' }, { time: ago(90_000), repository: 'prod/infra', forge: 'GitHub', event: 'ping', id: null, verdict: 'form', reason: 'the body is a form; choose application/json as the content type of the webhook' }],
 };
 const policy = (more) => JSON.stringify({ Version: '2012-10-17', Statement: [{ Effect: 'Allow', Action: ['s3:GetObject', ...more], Resource: '*' }] });
@@ -119,7 +120,7 @@ function answer(path, query, method) {
   if (path.includes('/repositories/')) return repositoryPage;
   return [404, { status: 404, reason: 'NotFound', detail: 'not found' }];
 }
-const me = { user: 'system:serviceaccount:team-1:carol', groups: ['system:serviceaccounts', 'system:authenticated'], method: 'Token', expiresAt: ago(-900), sequence: '1', url: 'http://127.0.0.1:8444', version: '0.1.0' };
+const me = { user: 'system:serviceaccount:team-1:carol', groups: ['system:serviceaccounts', 'system:authenticated'], method: 'Token', expiresAt: ago(-900), url: 'http://127.0.0.1:8444', version: '0.1.0' };
 
 /** Streams of the page, and how many are open. */
 export const streams = new Set();
