@@ -1,5 +1,7 @@
 //! Settings: how they are merged and shown, and the run they give.
 
+use crds::datastore::StateId;
+
 use super::*;
 use crate::layer::{
     conditions::READY,
@@ -201,7 +203,9 @@ fn planned_in(mut world: World, backend: bool) -> (World, String) {
     let key = if backend {
         digest("b")
     } else {
-        crds::state_key::managed("team", &effective.state())
+        // As the agent computes it.
+        let id = StateId::of("", &world.runs[0].spec);
+        crds::state_key::managed("team", &id)
     };
     world.waits(1);
     world.merge_run(
