@@ -112,7 +112,7 @@ function answer(path, query, method) {
   if (path.endsWith('/plan')) return log(60);
   if (path.includes('/log/')) return log(400);
   if (path.endsWith('/journal')) return journal.slice(Number(query.get('offset') ?? 0));
-  if (path.includes('/runs/')) return { failed, applying, queued }[path.split('/').at(-1)] ?? waiting;
+  if (path.includes('/runs/')) return { failed, closed: failed, applying, queued }[path.split('/').at(-1)] ?? waiting;
   if (path.endsWith('/outputs')) return outputs;
   if (path.includes('/states/')) return state.fail === 'viewer' ? [403, { status: 403, reason: 'Forbidden', detail: 'states.read.pawl.run "network-prod-4k2j" is forbidden: User "carol" cannot get resource "states" in API group "read.pawl.run" in the namespace "prod"' }] : statePage;
   if (/^namespaces\/[^/]+$/.test(path)) return { name: 'prod', frozen: state.fail === 'viewer' ? null : true, acts: [act('freeze', 'Freeze', { danger: true }), act('unfreeze', 'Unfreeze', { danger: true, kubectl: 'kubectl annotate --overwrite namespace/prod pawl.run/freeze-' })].slice(state.fail === 'viewer' ? 0 : 1) };
@@ -126,15 +126,20 @@ const me = { user: 'system:serviceaccount:team-1:carol', groups: ['system:servic
 export const streams = new Set();
 /** A log of this many bytes: the same mebibyte, with an error in the first. */
 export const BIG = 1 << 30;
-function bigLog(response) {
-  const all = log(40_000).repeat(2);
-  const piece = Buffer.from(all).subarray(0, 1 << 20);
-  response.writeHead(200, { 'content-type': 'text/plain', 'content-length': BIG });
-  let left = BIG / piece.length;
+const piece = Buffer.from(log(40_000).repeat(2)).subarray(0, 1 << 20);
+/** Its first line is like no other. */
+const begin = Buffer.concat([Buffer.from('the beginning\n'), piece.subarray(14)]);
+/** How many bytes of it were sent. */
+export const sent = { bytes: 0 };
+function bigLog(response, offset) {
+  response.writeHead(200, { 'content-type': 'text/plain', 'pawl-log-length': BIG });
+  let at = offset;
   const write = () => {
-    while (left > 0 && !response.destroyed) {
-      left--;
-      if (!response.write(piece)) return void response.once('drain', write);
+    while (at < BIG && !response.destroyed) {
+      const next = (at < piece.length ? begin : piece).subarray(at % piece.length);
+      at += next.length;
+      sent.bytes += next.length;
+      if (!response.write(next)) return void response.once('drain', write);
     }
     response.end();
   };
@@ -153,7 +158,7 @@ export const server = createServer((request, response) => {
     return void response.write(`id: ${url.searchParams.get('after') ?? '1-1'}\nevent: open\ndata: {}\n\n`);
   }
   if (path === '/api/v1/state') return Object.assign(state, { isIn: true, fail: '' }, JSON.parse(url.searchParams.get('set'))), void response.end();
-  if (path.startsWith('/api/v1/') && path.includes('/big/log/apply')) return bigLog(response);
+  if (path.startsWith('/api/v1/') && /\/(big|closed)\/log\/apply/.test(path)) return bigLog(response, Number(url.searchParams.get('offset')));
   if (path.startsWith('/api/v1/')) {
     const found = answer(path.slice(8), url.searchParams, request.method);
     const [status, body] = Array.isArray(found) ? found : [200, found];
