@@ -59,6 +59,8 @@ pub const STATE_PORT: u16 = 9417;
 
 /// Header: `sha256:` and the hexadecimal digest of the body.
 pub const HEADER_DIGEST: &str = "pawl-digest";
+/// Header of an answer to people with one log that is not followed: the length of the whole log, in bytes.
+pub const HEADER_LOG_LENGTH: &str = "pawl-log-length";
 /// Header: nonce of the process that adopted the attempt.
 pub const HEADER_NONCE: &str = "pawl-nonce";
 

@@ -1,5 +1,6 @@
 //! Names on objects: annotations, labels, finalizers, policies, and the names of pods and their accounts.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest, Sha256};
 
 use crate::digest::hex_digest;
@@ -261,6 +262,13 @@ pub fn stored_log_command(namespace: &str, run: &str) -> String {
     format!(
         "kubectl get --raw /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{run}/log"
     )
+}
+
+/// Whether an annotation that switches something on has the value `true`, the only one that does.
+pub fn is_on(meta: &ObjectMeta, annotation: &str) -> bool {
+    let all = meta.annotations.as_ref();
+    all.and_then(|all| all.get(annotation))
+        .is_some_and(|value| value == "true")
 }
 
 /// The command that prints the logs of all pods.

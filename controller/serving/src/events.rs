@@ -124,7 +124,7 @@ impl Events {
         }
     }
 
-    /// Publishes notes about a run, in order, from a separate task.
+    /// Publishes notes about an object, in order, from a separate task.
     pub fn publish(&self, run: &impl Resource<DynamicType = ()>, notes: Vec<Note>) {
         if notes.is_empty() {
             return;

@@ -14,7 +14,7 @@ use source::{Repository, clone::is_refused, listing, snapshot, submodules, url::
 
 use crate::{
     failure::Problem,
-    git::{Commands, GitError, Most, Output, size},
+    git::{Commands, GitError, Limit, Most, Output, size},
     tree::{Entry, Tree},
     walk::{Ask, Known, understood},
 };
@@ -300,12 +300,10 @@ impl Mirror<'_> {
             .git
             .output(&list, &self.git.local(), &self.dir(), Vec::new(), MAX_TREE)
             .await;
-        if let Err(GitError::TooMuch(_, what)) = &asked {
-            let limit = format!("{} MiB of paths", listing::MAX_LISTING >> 20);
-            return Err(refused(if what.ends_with("bytes") {
-                &limit
-            } else {
-                what
+        if let Err(GitError::TooMuch(_, limit)) = &asked {
+            return Err(refused(&match limit {
+                Limit::Bytes(_) => format!("{} MiB of paths", listing::MAX_LISTING >> 20),
+                limit => limit.to_string(),
             }));
         }
         let listing = self.told(asked.map_err(|error| local_problem(&error))?)?;

@@ -95,10 +95,7 @@ impl Freezes {
     /// Records a namespace as the watch shows it; `None`: it was deleted. Returns whether anything changed.
     pub fn show(&self, name: &str, namespace: Option<&impl ResourceExt>) -> bool {
         let mark = namespace.map_or_else(Mark::default, |namespace| Mark {
-            frozen: namespace
-                .annotations()
-                .get(names::FREEZE)
-                .is_some_and(|value| value == "true"),
+            frozen: names::is_on(namespace.meta(), names::FREEZE),
             goes: namespace.meta().deletion_timestamp.is_some(),
         });
         let mut marked = self.lock();

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use crds::{
     LayerState, RunResult, TerraformLayerStatus, conditions as set_of, reason,
     reason::next_step::{parts, whole},
+    state_key,
     text::clip,
     whole_seconds,
 };
@@ -84,6 +85,7 @@ pub(super) fn of(
         .flatten()
         .filter(|_| next.made.is_none())
         .map(whole_seconds);
+    let (stack, workspace) = managed(s, (before.stack, before.workspace));
     let status = TerraformLayerStatus {
         observed_generation: generation,
         state: Some(state(s)),
@@ -110,7 +112,8 @@ pub(super) fn of(
             |_| before.effective.clone(),
             |wanted| wanted.effective.lines.clone(),
         ),
-        stack: stack(s, before.stack),
+        stack,
+        workspace,
         last_handled_plan: answered
             .map(|token| clip(token, 256))
             .or(before.last_handled_plan),
@@ -176,8 +179,11 @@ fn step(next: &Next) -> (Option<String>, Option<String>) {
     step.as_deref().map(parts).unwrap_or_default()
 }
 
-/// The stack of the managed state that the newest plan with these settings used; unchanged if that is unknown.
-fn stack(s: &Situation<'_>, before: Option<String>) -> Option<String> {
+/// Stack and workspace of a managed state.
+type Managed = (Option<String>, Option<String>);
+
+/// Those of the state that the newest plan with these settings used; unchanged if that is unknown.
+fn managed(s: &Situation<'_>, before: Managed) -> Managed {
     let Ok(Wanted { effective, .. }) = &s.wanted else {
         return before;
     };
@@ -191,7 +197,10 @@ fn stack(s: &Situation<'_>, before: Option<String>) -> Option<String> {
         return before;
     };
     let namespace = s.o.layer.metadata.namespace.as_deref().unwrap_or_default();
-    (effective.managed_key(namespace) == key).then(|| effective.stack.clone())
+    let id = effective.state();
+    (state_key::managed(namespace, &id) == key)
+        .then_some((id.stack, id.workspace))
+        .unzip()
 }
 
 /// Burrito's states: PlanNeeded until the wanted content is planned, ApplyNeeded while a plan has changes that are not applied.

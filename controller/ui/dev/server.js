@@ -68,6 +68,7 @@ const repositoryPage = {
   row: { namespace: 'prod', name: 'infra', uid: '3c1d7c0e-8e0f-4d1c-9d3e-2b8f6f1a7c11', url: 'https://git.example/infra.git', state: 'Failed', reason: 'RefsFailing', layers: 12, refs: 3, failing: 1 },
   repository: { metadata: metadata('infra'), spec: { url: 'https://git.example/infra.git', interval: '5m', webhook: { secretRef: { name: 'hook' } }, allowedNamespaces: ['staging'] }, status: { conditions: [{ type: 'Ready', status: 'False', reason: 'RefsFailing', message: '1 of 3 refs cannot be resolved: dev' }], refs: [{ name: 'main', since: ago(4000), took: '1.2s', commit: { revision: REV.split(':')[1], author: 'Carol <carol@example.com>', subject: 'Grow the subnet' } }, { name: 'v1.4.0', since: ago(900_000), took: '0.4s', commit: { revision: 'a1'.repeat(20), author: 'Dan <dan@example.com>', subject: 'Release 1.4.0' } }, { name: 'dev', failure: { class: 'Credentials', reason: 'AuthenticationFailed', message: 'remote: HTTP Basic: Access denied', nextStep: 'check the Secret prod/git of spec.secretRef; Pawl tries again by itself', times: 3, since: ago(900) } }] } },
   acts: [act('reconcile', 'Check refs now')],
+  deliveriesSince: ago(200_000),
   deliveries: [{ time: ago(100), repository: 'prod/infra', forge: 'Gitea', event: 'push', id: 'c9f1a4e0-6a2f-4b3d-8d7e-0f5a2c1b3d4e', verdict: 'accepted', reason: 'the refs of the repository are checked' }, { time: ago(3000), repository: 'prod/infra', forge: 'Gitea', event: 'issue_comment', id: 'd0', verdict: 'ignored', reason: 'this event moves no ref; nothing is checked' }, { time: ago(90_000), repository: 'prod/infra', forge: 'GitHub', event: 'ping', id: null, verdict: 'form', reason: 'the body is a form; choose application/json as the content type of the webhook' }],
 };
 const policy = (more) => JSON.stringify({ Version: '2012-10-17', Statement: [{ Effect: 'Allow', Action: ['s3:GetObject', ...more], Resource: '*' }] });
@@ -111,7 +112,7 @@ function answer(path, query, method) {
   if (path.endsWith('/plan')) return log(60);
   if (path.includes('/log/')) return log(400);
   if (path.endsWith('/journal')) return journal.slice(Number(query.get('offset') ?? 0));
-  if (path.includes('/runs/')) return { failed, applying, queued }[path.split('/').at(-1)] ?? waiting;
+  if (path.includes('/runs/')) return { failed, closed: failed, applying, queued }[path.split('/').at(-1)] ?? waiting;
   if (path.endsWith('/outputs')) return outputs;
   if (path.includes('/states/')) return state.fail === 'viewer' ? [403, { status: 403, reason: 'Forbidden', detail: 'states.read.pawl.run "network-prod-4k2j" is forbidden: User "carol" cannot get resource "states" in API group "read.pawl.run" in the namespace "prod"' }] : statePage;
   if (/^namespaces\/[^/]+$/.test(path)) return { name: 'prod', frozen: state.fail === 'viewer' ? null : true, acts: [act('freeze', 'Freeze', { danger: true }), act('unfreeze', 'Unfreeze', { danger: true, kubectl: 'kubectl annotate --overwrite namespace/prod pawl.run/freeze-' })].slice(state.fail === 'viewer' ? 0 : 1) };
@@ -119,21 +120,26 @@ function answer(path, query, method) {
   if (path.includes('/repositories/')) return repositoryPage;
   return [404, { status: 404, reason: 'NotFound', detail: 'not found' }];
 }
-const me = { user: 'system:serviceaccount:team-1:carol', groups: ['system:serviceaccounts', 'system:authenticated'], method: 'Token', expiresAt: ago(-900), sequence: '1', url: 'http://127.0.0.1:8444', version: '0.1.0' };
+const me = { user: 'system:serviceaccount:team-1:carol', groups: ['system:serviceaccounts', 'system:authenticated'], method: 'Token', expiresAt: ago(-900), url: 'http://127.0.0.1:8444', version: '0.1.0' };
 
 /** Streams of the page, and how many are open. */
 export const streams = new Set();
 /** A log of this many bytes: the same mebibyte, with an error in the first. */
 export const BIG = 1 << 30;
-function bigLog(response) {
-  const all = log(40_000).repeat(2);
-  const piece = Buffer.from(all).subarray(0, 1 << 20);
-  response.writeHead(200, { 'content-type': 'text/plain', 'content-length': BIG });
-  let left = BIG / piece.length;
+const piece = Buffer.from(log(40_000).repeat(2)).subarray(0, 1 << 20);
+/** Its first line is like no other. */
+const begin = Buffer.concat([Buffer.from('the beginning\n'), piece.subarray(14)]);
+/** How many bytes of it were sent. */
+export const sent = { bytes: 0 };
+function bigLog(response, offset) {
+  response.writeHead(200, { 'content-type': 'text/plain', 'pawl-log-length': BIG });
+  let at = offset;
   const write = () => {
-    while (left > 0 && !response.destroyed) {
-      left--;
-      if (!response.write(piece)) return void response.once('drain', write);
+    while (at < BIG && !response.destroyed) {
+      const next = (at < piece.length ? begin : piece).subarray(at % piece.length);
+      at += next.length;
+      sent.bytes += next.length;
+      if (!response.write(next)) return void response.once('drain', write);
     }
     response.end();
   };
@@ -152,7 +158,7 @@ export const server = createServer((request, response) => {
     return void response.write(`id: ${url.searchParams.get('after') ?? '1-1'}\nevent: open\ndata: {}\n\n`);
   }
   if (path === '/api/v1/state') return Object.assign(state, { isIn: true, fail: '' }, JSON.parse(url.searchParams.get('set'))), void response.end();
-  if (path.startsWith('/api/v1/') && path.includes('/big/log/apply')) return bigLog(response);
+  if (path.startsWith('/api/v1/') && /\/(big|closed)\/log\/apply/.test(path)) return bigLog(response, Number(url.searchParams.get('offset')));
   if (path.startsWith('/api/v1/')) {
     const found = answer(path.slice(8), url.searchParams, request.method);
     const [status, body] = Array.isArray(found) ? found : [200, found];

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { chromium } from 'playwright-core';
-import { BIG, server, streams } from '../dev/server.js';
+import { BIG, sent, server, streams } from '../dev/server.js';
 
 let browser;
 let context;
@@ -84,6 +84,46 @@ test('log of 1 GiB opens, is followed to its end, and leaves the page responsive
   assert.ok(most <= 200, `${most} rows`);
   assert.ok(kept < 400, `${kept} MiB`);
   assert.ok(slowest < 2000, `${slowest} ms`);
+  await page.close();
+});
+
+test('closed log of 1 GiB is read in parts, from its end, and searched through', async () => {
+  sent.bytes = 0;
+  const page = await open('/runs/prod/closed?log=apply&attempt=1');
+  const log = page.getByRole('log');
+  await log.locator('.cells').first().waitFor({ timeout: 60_000 });
+  await page.getByText('to 1.0 GiB of 1.0 GiB').waitFor();
+  // The part, and pieces of the rest that were under way.
+  assert.ok(sent.bytes < 64 << 20, `${sent.bytes >> 20} MiB were sent`);
+  const last = await log.locator('.number').last().textContent();
+  assert.ok(Number(last) > BIG - (1 << 20), `the end is shown: ${last}`);
+  await page.getByRole('button', { name: 'Earlier' }).click();
+  await page.getByText(/^1016\.0 MiB|^1015\.9 MiB|to 1016\.0 MiB/).first().waitFor();
+  // The one such line is in the first part.
+  const search = page.getByLabel('Search in the log');
+  await search.fill('the beginning');
+  await search.press('Shift+Enter');
+  let kept = 0;
+  let slowest = 0;
+  while (!(await log.locator('.current', { hasText: 'the beginning' }).isVisible())) {
+    const at = Date.now();
+    await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => resolve(0))));
+    slowest = Math.max(slowest, Date.now() - at);
+    kept = Math.max(kept, await memory(page));
+    await page.waitForTimeout(200);
+  }
+  console.log(`closed log: searched through 1 GiB, at most ${kept} MiB, slowest frame ${slowest} ms`);
+  assert.ok(kept < 300, `${kept} MiB`);
+  await search.press('Shift+Enter');
+  await page.getByText('no further line').waitFor();
+  await page.getByRole('button', { name: 'First error' }).click();
+  await log.locator('.current', { hasText: 'Error:' }).waitFor();
+  // The address of a line opens it.
+  await log.locator('.current .number').click();
+  const byte = /#B(\d+)$/.exec(page.url())[1];
+  await page.reload();
+  await log.locator('.current', { hasText: 'Error:' }).waitFor();
+  assert.equal(await log.locator('.current .number').textContent(), byte);
   await page.close();
 });
 

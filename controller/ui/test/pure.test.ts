@@ -10,6 +10,7 @@ import { bytes as size, setting } from '../src/lib/settings.ts';
 import { bar, expiry } from '../src/lib/phases.ts';
 import { index, opOf, reasonOf, rows, summary } from '../src/lib/plan.ts';
 import { parse, pathOf, safeTarget } from '../src/lib/route.ts';
+import { turns } from '../src/lib/turns.ts';
 import { filled, missingRule, quoted } from '../src/lib/yaml.ts';
 
 test('paths are parsed to pages', () => {
@@ -152,4 +153,22 @@ test('typed reason is a word of the line that is shown', () => {
   assert.equal(filled('kubectl annotate x pawl.run/deny=REASON y', "it's $& late"), `kubectl annotate x pawl.run/deny='it'\\''s $& late' y`);
   assert.equal(filled(`echo '{"reason":"REASON"}'`, `it's "gone"`), `echo '{"reason":"it'\\''s \\"gone\\""}'`);
   assert.equal(filled('x=REASON', ''), 'x=REASON');
+});
+
+test('calls during work lead to one more', async () => {
+  const done: (() => void)[] = [];
+  const work = turns(() => new Promise<void>((resolve) => done.push(resolve)));
+  const [first, second, third] = [work(), work(), work()];
+  assert.equal(done.length, 1);
+  done[0]!();
+  await first;
+  await new Promise(setImmediate);
+  assert.equal(done.length, 2);
+  const fourth = work();
+  done[1]!();
+  await Promise.all([second, third]);
+  await new Promise(setImmediate);
+  assert.equal(done.length, 3, 'a call during the second one has a whole run too');
+  done[2]!();
+  await fourth;
 });

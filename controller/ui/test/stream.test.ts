@@ -117,6 +117,21 @@ test('last tab that leaves closes the stream, and a later one begins at its own 
   assert.equal(after(Source.all[1]!), '1-90');
 });
 
+test('tab that leaves while the stream is lost is not warned for ever, nor is the next one', async () => {
+  const hub = begin();
+  const [one, two] = [tab(), tab()];
+  hub.want(one, { url, topics: ['runs'], after: '1-5' });
+  await soon();
+  Source.all[0]!.open();
+  Source.all[0]!.tell('away', '', true);
+  Source.all[0]!.fail();
+  hub.want(one, { url, topics: [] });
+  assert.deepEqual(one.told, ['away', 'lost', 'back', 'here']);
+  hub.want(two, { url, topics: ['runs'], after: '1-5' });
+  assert.deepEqual(two.told, []);
+  hub.want(two, { url, topics: [] });
+});
+
 test('older change is chosen within one process', () => {
   assert.equal(older('1-9', '1-10'), '1-9');
   assert.equal(older('1-10', '1-9'), '1-9');

@@ -39,6 +39,7 @@ use axum::{
     middleware::{from_fn_with_state, map_response},
 };
 use ipnet::IpNet;
+use jiff::Timestamp;
 use rustls::ServerConfig;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tower::{Layer as _, util::MapRequestLayer};
@@ -73,6 +74,7 @@ pub struct Console {
     pub streams: Streams,
     /// The deliveries of webhooks; `None` when this process receives none.
     pub deliveries: Option<Deliveries>,
+    pub started: Timestamp,
     /// Whether the API server does not respond.
     pub away: watch::Sender<bool>,
     pub address: Address,
@@ -110,6 +112,7 @@ impl Console {
             rows: Arc::default(),
             streams: Streams::default(),
             deliveries: None,
+            started: Timestamp::now(),
             away: watch::Sender::default(),
             address: settings.url.clone(),
             proxies: settings.behind_tls_proxy.clone(),

@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, to_bytes},
-    http::{Method, Request, Response, header},
+    http::{HeaderValue, Method, Request, Response, header},
 };
 use kube::Client;
 use serde_json::{Value, json};
@@ -28,17 +28,13 @@ pub(crate) fn api_server(
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         let answer = answer.clone();
         async move {
-            if request.headers()[header::AUTHORIZATION]
-                .to_str()
-                .unwrap()
-                .contains("slow")
-            {
-                tokio::time::sleep(SLOW).await;
-            }
             let (parts, body) = request.into_parts();
-            let body = to_bytes(Body::new(body), 1 << 20).await.unwrap();
             let token = parts.headers[header::AUTHORIZATION].to_str().unwrap();
             let token = token.trim_start_matches("Bearer ").to_owned();
+            if token.contains("slow") {
+                tokio::time::sleep(SLOW).await;
+            }
+            let body = to_bytes(Body::new(body), 1 << 20).await.unwrap();
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
             let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
             let (status, object) = answer(&parts.method, path, &token, &body);
@@ -71,6 +67,13 @@ pub(crate) fn refused() -> (u16, Value) {
     (401, status)
 }
 
+/// Cookies of an answer, as a browser sends them back.
+pub(crate) fn sent_back<'a>(cookies: impl IntoIterator<Item = &'a HeaderValue>) -> String {
+    let cookies = cookies.into_iter().map(|it| it.to_str().unwrap());
+    let pairs = cookies.map(|cookie| cookie.split(';').next().unwrap());
+    pairs.collect::<Vec<_>>().join("; ")
+}
+
 pub(crate) fn token(text: &str) -> Token {
     Token::new(text).unwrap()
 }
@@ -82,7 +85,13 @@ pub(crate) fn console(url: &str) -> Arc<Console> {
 
 /// The same with another API server.
 pub(crate) fn console_of(url: &str, api_server: ApiServer) -> Console {
-    let settings = Settings {
+    let stopped = watch::channel(false).1;
+    Console::new(&settings(url), api_server, &[7; 32], false, stopped).unwrap()
+}
+
+/// Settings without a provider.
+pub(crate) fn settings(url: &str) -> Settings {
+    Settings {
         web_listen: "127.0.0.1:0".parse().unwrap(),
         url: url.parse().unwrap(),
         session_secret: None,
@@ -93,13 +102,5 @@ pub(crate) fn console_of(url: &str, api_server: ApiServer) -> Console {
         oidc_client_secret_file: None,
         oidc_ca: None,
         oidc_scopes: Vec::new(),
-    };
-    let console = Console::new(
-        &settings,
-        api_server,
-        &[7; 32],
-        false,
-        watch::channel(false).1,
-    );
-    console.unwrap()
+    }
 }

@@ -75,6 +75,10 @@ pub struct TerraformLayerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub stack: Option<String>,
+    /// Workspace of that state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 90))]
+    pub workspace: Option<String>,
     /// The last handled value of `pawl.run/plan`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]

@@ -17,6 +17,8 @@ use crate::{
 
 /// Entry of the Secret with the store's id.
 const ENTRY: &str = "store";
+/// Entry with the id of the store that is being adopted, written before the store's record: a start that ends between the two writes goes on.
+const ADOPTED: &str = "adopted";
 /// Maximum size of the record, in bytes.
 const LIMIT: u64 = 4096;
 
@@ -27,20 +29,31 @@ struct Record {
     cluster: String,
 }
 
-/// What starts of the process do about store and cluster.
+/// The cluster's side.
+struct Own<'a> {
+    /// The Secret's UID.
+    cluster: &'a str,
+    /// The store that it expects.
+    store: Option<&'a str>,
+    /// The store whose adoption has begun.
+    adopted: Option<&'a str>,
+}
+
+/// The decision of a start about store and cluster.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// They belong together.
     Fits,
     /// Neither has an id, or one value adopts what is there: both get these.
     Write(Record),
-    Refused(String),
+    /// Why, and the id whose adoption would change that.
+    Refused(String, String),
 }
 
 /// Checks that the store belongs to the cluster, and records it at the first start. May be repeated until it succeeds.
 ///
 /// # Errors
-/// `Unavailable`: the message names both ids, or the call that failed. No content was read or changed.
+/// `Unavailable`: the message names both ids and the command that adopts the store, or the call that failed. No content was read or changed.
 pub async fn settle(
     store: &Store,
     cluster: &dyn Cluster,
@@ -49,7 +62,7 @@ pub async fn settle(
 ) -> Result<(), Problem> {
     let name = names::top("identity");
     let api = |error: &dyn std::error::Error| unavailable("the API server", error);
-    for _ in 0..3 {
+    for _ in 0..4 {
         let read = cluster.secret(secret).await.map_err(|error| api(&error))?;
         let read = read.ok_or_else(|| {
             problem(
@@ -57,13 +70,34 @@ pub async fn settle(
                 format!("there is no Secret {secret}; the chart makes it"),
             )
         })?;
-        let expected = read.data.get(ENTRY).map(|id| String::from_utf8_lossy(id));
+        let entry = |name| std::str::from_utf8(read.data.get(name)?).ok();
+        let own = Own {
+            cluster: &read.uid,
+            store: entry(ENTRY),
+            adopted: entry(ADOPTED),
+        };
         let found = of_store(store, &name).await?;
-        let record = match judge(found.as_ref(), expected.as_deref(), &read.uid, adopt) {
+        let record = match judge(found.as_ref(), &own, adopt) {
             Verdict::Fits => return Ok(()),
-            Verdict::Refused(why) => return Err(problem(UNAVAILABLE, why)),
+            Verdict::Refused(why, id) => {
+                let text = format!(
+                    "{why}; nothing is served from it: give the datastore its own store again, or, if this store is to take its place from now \
+                     on: helm upgrade RELEASE CHART -n {} --reuse-values --set-string datastore.adopt={id}",
+                    secret.namespace
+                );
+                return Err(problem(UNAVAILABLE, text));
+            }
             Verdict::Write(record) => record,
         };
+        let fill = async |name: &str| {
+            let entry = BTreeMap::from([(name.to_owned(), record.store.clone().into_bytes())]);
+            let filled = cluster.fill(secret, &read, &entry).await;
+            filled.map_err(|error| api(&error))
+        };
+        if own.store.is_some() && own.adopted != Some(&record.store) {
+            fill(ADOPTED).await?;
+            continue;
+        }
         let content = serde_json::to_vec(&record).unwrap_or_default();
         match found {
             Some(found) if found == record => {}
@@ -72,9 +106,7 @@ pub async fn settle(
             None if !store.create(&name, content).await? => continue,
             None => {}
         }
-        let entry = BTreeMap::from([(ENTRY.to_owned(), record.store.clone().into_bytes())]);
-        let filled = cluster.fill(secret, &read, &entry).await;
-        if filled.map_err(|error| api(&error))? {
+        if fill(ENTRY).await? {
             tracing::info!(%secret, store = record.store, "store and cluster know each other");
             return Ok(());
         }
@@ -97,44 +129,51 @@ async fn of_store(store: &Store, name: &Name) -> Result<Option<Record>, Problem>
     })
 }
 
-fn judge(found: Option<&Record>, expected: Option<&str>, cluster: &str, adopt: &str) -> Verdict {
+fn judge(found: Option<&Record>, own: &Own<'_>, adopt: &str) -> Verdict {
+    let cluster = own.cluster;
     let take = |store: String| {
         let cluster = cluster.to_owned();
         Verdict::Write(Record { store, cluster })
     };
-    let (store, why) = match (found, expected) {
+    let (store, why) = match (found, own.store) {
         (None, None) => return take(names::random()),
-        // The first start ended between the two writes.
-        (Some(found), None) if found.cluster == cluster => return take(found.store.clone()),
         (Some(found), Some(expected)) if found.store == expected && found.cluster == cluster => {
             return Verdict::Fits;
+        }
+        // An earlier start ended between the two writes.
+        (Some(found), expected)
+            if found.cluster == cluster
+                && (expected.is_none() || own.adopted == Some(&found.store)) =>
+        {
+            return take(found.store.clone());
         }
         (None, Some(expected)) => (
             expected,
             format!("this store has no id, and cluster {cluster} expects store {expected}"),
         ),
-        (Some(found), None) => (
-            found.store.as_str(),
-            format!(
-                "store {} belongs to cluster {}, and this is cluster {cluster}, which has no store yet",
-                found.store, found.cluster
-            ),
-        ),
-        (Some(found), Some(expected)) => (
-            found.store.as_str(),
-            format!(
-                "store {} belongs to cluster {}, and this is cluster {cluster}, which expects store {expected}",
-                found.store, found.cluster
-            ),
-        ),
+        (Some(found), expected) => {
+            let expects = expected.map_or_else(
+                || "has no store yet".to_owned(),
+                |expected| format!("expects store {expected}"),
+            );
+            let Record { store, cluster: of } = found;
+            let why = format!(
+                "store {store} belongs to cluster {of}, and this is cluster {cluster}, which {expects}"
+            );
+            (store.as_str(), why)
+        }
     };
-    if adopt == store {
-        return take(found.map_or_else(names::random, |found| found.store.clone()));
+    if adopt != store {
+        return Verdict::Refused(why, store.to_owned());
     }
-    Verdict::Refused(format!(
-        "{why}; nothing is served from it: give the datastore its own store again, or, if this store is to take its place from now on, set the \
-         chart's datastore.adopt to {store}"
-    ))
+    take(match found {
+        Some(found) => found.store.clone(),
+        // The id that was noted for this adoption, unless it is of an earlier one.
+        None => own
+            .adopted
+            .filter(|id| Some(*id) != own.store)
+            .map_or_else(names::random, str::to_owned),
+    })
 }
 
 /// Creates one name twice. Claims and locks need a store that refuses the second.
@@ -167,15 +206,35 @@ mod tests {
             store: store.into(),
             cluster: cluster.into(),
         };
+        let expects = |store| Own {
+            cluster: "c",
+            store,
+            adopted: None,
+        };
         let own = record("s", "c");
-        assert_eq!(judge(Some(&own), Some("s"), "c", ""), Verdict::Fits);
-        assert_eq!(judge(Some(&own), Some("s"), "c", "old"), Verdict::Fits);
+        for adopt in ["", "old"] {
+            assert_eq!(judge(Some(&own), &expects(Some("s")), adopt), Verdict::Fits);
+        }
         assert_eq!(
-            judge(Some(&own), None, "c", ""),
+            judge(Some(&own), &expects(None), ""),
             Verdict::Write(own.clone()),
             "the first start was cut off"
         );
-        assert!(matches!(judge(None, None, "c", ""), Verdict::Write(_)));
+        let begun = Own {
+            adopted: Some("s"),
+            ..expects(Some("old"))
+        };
+        assert_eq!(
+            judge(Some(&own), &begun, ""),
+            Verdict::Write(own.clone()),
+            "the adoption was cut off"
+        );
+        assert_eq!(
+            judge(None, &begun, "old"),
+            Verdict::Write(own.clone()),
+            "the same, before its first write"
+        );
+        assert!(matches!(judge(None, &expects(None), ""), Verdict::Write(_)));
         let foreign = record("t", "d");
         for (found, expected, adopts, named) in [
             (None, Some("s"), "s", vec!["store s", "cluster c"]),
@@ -191,6 +250,13 @@ mod tests {
                 "t",
                 vec!["store t", "cluster c", "cluster d"],
             ),
+            // An earlier store of this cluster.
+            (
+                Some(&record("r", "c")),
+                Some("s"),
+                "r",
+                vec!["store s", "store r"],
+            ),
             // The Secret was restored into another cluster.
             (
                 Some(&record("s", "d")),
@@ -200,16 +266,13 @@ mod tests {
             ),
         ] {
             for adopt in ["", "other"] {
-                let Verdict::Refused(why) = judge(found, expected, "c", adopt) else {
+                let Verdict::Refused(why, id) = judge(found, &expects(expected), adopt) else {
                     panic!("{found:?} {expected:?}");
                 };
-                let adopts = format!("datastore.adopt to {adopts}");
-                assert!(
-                    named.iter().all(|id| why.contains(id)) && why.ends_with(&adopts),
-                    "{why}"
-                );
+                assert!(named.iter().all(|id| why.contains(id)), "{why}");
+                assert_eq!(id, adopts);
             }
-            let Verdict::Write(record) = judge(found, expected, "c", adopts) else {
+            let Verdict::Write(record) = judge(found, &expects(expected), adopts) else {
                 panic!("{found:?} {expected:?}");
             };
             assert_eq!(record.cluster, "c");

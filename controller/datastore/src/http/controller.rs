@@ -28,7 +28,7 @@ use super::{
 pub async fn answer(
     service: &Service,
     run: &RunKey,
-    ask: UidAsk,
+    ask: &UidAsk,
     parts: &Parts,
 ) -> Result<Response, Problem> {
     let identity = service.callers.identify(&parts.headers).await?;
@@ -36,7 +36,7 @@ pub async fn answer(
         return Err(problem(FORBIDDEN, "only the controller may do this"));
     }
     match ask {
-        UidAsk::Result(attempt) => {
+        &UidAsk::Result(attempt) => {
             let object = service
                 .objects
                 .get(run, attempt, ObjectKind::Result)
@@ -44,16 +44,16 @@ pub async fn answer(
             let object = object.ok_or_else(|| objects::none(attempt, ObjectKind::Result))?;
             content(service, &object.stored, object.content).await
         }
-        UidAsk::Journal(attempt) => Ok(problem::json(
+        &UidAsk::Journal(attempt) => Ok(problem::json(
             StatusCode::OK,
             &journal::compared(service, run, attempt).await?,
         )),
-        UidAsk::Log(attempt) => Ok(problem::json(
+        &UidAsk::Log(attempt) => Ok(problem::json(
             StatusCode::OK,
             &service.logs.stand(run, attempt).await?,
         )),
         UidAsk::Source(name) => {
-            let view = service.lookup.find(run.namespace(), &name).await?;
+            let view = service.lookup.find(run.namespace(), name).await?;
             let view = view
                 .filter(|view| view.uid == run.uid())
                 .ok_or_else(|| not_found("the run is gone"))?;

@@ -95,9 +95,7 @@ async fn answer(
             };
             attempt::answer(service, &request, &parts, body).await
         }
-        (None, Route::Uid { run, ask }) => {
-            controller::answer(service, run, ask.clone(), &parts).await
-        }
+        (None, Route::Uid { run, ask }) => controller::answer(service, run, ask, &parts).await,
         (None, Route::Snapshots { of, ask }) => {
             sources::answer(service, of, ask, &parts, body).await
         }

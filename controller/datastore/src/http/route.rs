@@ -173,7 +173,7 @@ const OF_ATTEMPT: [Row<Route>; 16] = [
 const UID: &str = "/v1/namespaces/{namespace}/uids/{uid}";
 const OF_UID: [Row<Route>; 7] = [
     ("GET", "/source/{run}", |asked| {
-        asked.of_controller(UidAsk::Source(asked.segment("run").to_owned()))
+        asked.of_controller(UidAsk::Source(names::run(asked.segment("run"))?))
     }),
     ("GET", "/attempts/{attempt}/objects/result", |asked| {
         asked.of_controller(UidAsk::Result(asked.attempt()?))

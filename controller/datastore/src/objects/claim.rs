@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crds::{
     Claim, RunResult,
-    datastore::{ALREADY_CLAIMED, FORBIDDEN, ObjectKind, Problem},
+    datastore::{ALREADY_CLAIMED, FORBIDDEN, ObjectKind, Problem, UNAVAILABLE},
     termination::{MAX_BYTES, TerminationMessage},
 };
 use serving::problem::{corrupt, not_found, problem};
@@ -150,16 +150,28 @@ pub async fn end(
     }))
 }
 
-/// Retains the end of a run whose objects are about to be deleted. An unreadable one is lost, and does not hold up the deletion.
+/// Retains the end of a run whose objects are about to be deleted. An unreadable one is lost, and does not hold up the deletion; a store that is
+/// away does.
 ///
 /// # Errors
 /// `Unavailable`.
 pub async fn close(sealed: &Sealed, objects: &Objects, key: &RunKey) -> Result<(), Problem> {
-    let Ok(Some(record)) = get(sealed, key).await else {
+    let Some(record) = unless_away(get(sealed, key).await)? else {
         return Ok(());
     };
-    if let Ok(Some(end)) = end(sealed, objects, key, &record).await {
+    if let Some(end) = unless_away(end(sealed, objects, key, &record).await)? {
         sealed.create(&key.end(), &end, &[]).await?;
     }
     Ok(())
+}
+
+/// `None` for an object that cannot be read. While the store is away, nothing is known about it.
+fn unless_away<T>(read: Result<Option<T>, Problem>) -> Result<Option<T>, Problem> {
+    read.or_else(|problem| {
+        if problem.reason == UNAVAILABLE {
+            Err(problem)
+        } else {
+            Ok(None)
+        }
+    })
 }

@@ -107,7 +107,8 @@ impl Snapshots {
     /// # Errors
     /// `Unavailable`; some may be deleted.
     pub async fn delete_all(&self, of: &RepositoryKey) -> Result<(), Problem> {
-        for place in [of.snapshots(), of.blobs()] {
+        // The records first, so that none references a deleted blob; then also those of format 1.
+        for place in [of.snapshots(), of.prefix()] {
             for entry in self.sealed.store().list(&place).await? {
                 self.sealed.store().delete(&entry.name).await?;
             }

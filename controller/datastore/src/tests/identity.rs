@@ -71,6 +71,27 @@ async fn empty_or_foreign_store_is_served_only_when_adopted() {
     start(other.path(), &here, "").await.unwrap();
     let again = start(tempfile::tempdir().unwrap().path(), &here, &id).await;
     assert!(again.is_err(), "the value adopts once");
+    // A start that ended between the record of the store and the one of the cluster: the next one goes on, with or without the value.
+    let expect = |id: &str| {
+        let mut secrets = here.secrets.lock().unwrap();
+        let data = &mut secrets.get_mut("identity").unwrap().data;
+        data.insert("store".into(), id.into());
+    };
+    for adopt in [id.as_str(), ""] {
+        expect(&id);
+        start(other.path(), &here, adopt).await.unwrap();
+    }
+    let third = tempfile::tempdir().unwrap();
+    let of_other = here.secrets.lock().unwrap()["identity"].data["store"].clone();
+    let of_other = String::from_utf8(of_other).unwrap();
+    start(third.path(), &here, &of_other).await.unwrap();
+    let earlier = start(other.path(), &here, "").await.unwrap_err();
+    assert!(
+        earlier.contains(&format!(
+            " -n pawl --reuse-values --set-string datastore.adopt={of_other}"
+        )),
+        "{earlier}"
+    );
 }
 
 #[tokio::test]

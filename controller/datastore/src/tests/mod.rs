@@ -2,6 +2,7 @@
 
 mod access;
 mod damage;
+mod handover;
 mod identity;
 mod journals;
 mod keyring;

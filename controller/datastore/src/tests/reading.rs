@@ -6,7 +6,7 @@ use axum::{body::Body, http::Request};
 use futures::{Stream, StreamExt as _};
 use serde_json::json;
 
-use crds::datastore::LOG_PHASES;
+use crds::datastore::{HEADER_LOG_LENGTH, LOG_PHASES};
 
 use super::{Lab, view};
 use crate::{
@@ -354,6 +354,28 @@ async fn follower_continues_at_its_offset() {
     .await;
     hears(&mut body, "three\n").await;
     ends(&mut body).await;
+}
+
+#[tokio::test]
+async fn part_of_a_log_has_the_length_of_the_whole() {
+    let lab = Lab::new();
+    lab.asks("pod-1", &[("PUT log/plan?offset=0", b"one\ntwo\n", "200")])
+        .await;
+    for (query, text, length) in [
+        ("phase=plan&attempt=1&offset=4", "two\n", Some("8")),
+        ("phase=plan&attempt=1", "one\ntwo\n", Some("8")),
+        ("phase=init&attempt=1", "", Some("0")),
+        ("phase=plan", "one\ntwo\n", None),
+    ] {
+        let path = format!("terraformruns/net/log?{query}");
+        let answer = lab.of_person("GET", &path, b"").await;
+        let told = answer.headers.get(HEADER_LOG_LENGTH);
+        assert_eq!(
+            (answer.text(), told.map(|it| it.to_str().unwrap())),
+            (text, length),
+            "{query}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -99,6 +99,26 @@ async fn record_of_an_apply_outlives_its_run_and_is_exported() {
     assert!(!has(&lab, "ends"), "{:?}", lab.files());
 }
 
+/// A link to itself, which cannot be opened, stands for a store that is away.
+#[tokio::test]
+async fn end_that_cannot_be_retained_holds_up_the_deletion_only_while_the_store_is_away() {
+    let lab = filled().await;
+    let (record, content) = (
+        lab.file("claims/"),
+        std::fs::read(lab.file("claims/")).unwrap(),
+    );
+    std::fs::remove_file(&record).unwrap();
+    std::os::unix::fs::symlink(&record, &record).unwrap();
+    let refused = lab.of_controller("DELETE", "").await;
+    assert_eq!(refused.brief(), "503 Unavailable");
+    assert!(has(&lab, "result"), "{:?}", lab.files());
+    // A damaged record stays so.
+    std::fs::remove_file(&record).unwrap();
+    std::fs::write(&record, &content[..content.len() / 2]).unwrap();
+    assert_eq!(lab.of_controller("DELETE", "").await.code, 200);
+    assert!(!has(&lab, "result"), "{:?}", lab.files());
+}
+
 #[tokio::test]
 async fn bundle_is_deleted_first_then_all_but_the_claim() {
     let lab = filled().await;

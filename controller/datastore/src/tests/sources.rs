@@ -352,6 +352,11 @@ async fn deleted_repository_is_swept_after_a_day() {
     let lab = Lab::new();
     repository(&lab, "team", UID, &[]);
     store(&lab, UID, &noise(300_000, 1)).await;
+    // A record of format 1.
+    let record = lab.file("snapshots-2");
+    let of_repository = record.parent().unwrap().parent().unwrap();
+    std::fs::create_dir(of_repository.join("snapshots")).unwrap();
+    std::fs::write(of_repository.join("snapshots/old"), "x").unwrap();
     let start = Timestamp::now();
     let at = |hours: i64| start + SignedDuration::from_hours(hours);
     let before = lab.files();

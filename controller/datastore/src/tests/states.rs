@@ -1,22 +1,22 @@
 //! Managed states and their locks.
 
+use futures::FutureExt as _;
 use serde_json::{Value, json};
 
 use crds::datastore::{
-    FORMER_NAMESPACE, HEADER_DIGEST, HEADER_NONCE, LOCKED, Problem, StateId, attempt_path,
+    HEADER_DIGEST, HEADER_NONCE, LOCKED, ObjectKind, Problem, StateId, attempt_path,
 };
-use serving::auth::Identity;
 
-use super::{Lab, NONCE, claim, digest, noise, pod, view};
+use super::{Answer, Lab, NONCE, claim, digest, noise, view};
 use crate::{cluster::RunView, names::StateKey, state::lock::Holder, testing::NAMESPACE_UID};
 
-fn lock(id: &str) -> Vec<u8> {
+pub(super) fn lock(id: &str) -> Vec<u8> {
     json!({"ID": id, "Operation": "OperationTypeApply", "Who": "agent", "Version": "1.10.6", "Created": "2026-11-21T00:00:00Z"})
         .to_string()
         .into_bytes()
 }
 
-fn state(serial: u64, more: usize) -> Vec<u8> {
+pub(super) fn state(serial: u64, more: usize) -> Vec<u8> {
     let filler: String = noise(more, serial)
         .iter()
         .map(|byte| char::from(b'a' + byte % 26))
@@ -33,7 +33,7 @@ fn key() -> StateKey {
 
 impl Lab {
     /// A claimed run that holds the lock `a`.
-    async fn locked() -> Self {
+    pub(super) async fn locked() -> Self {
         let lab = Self::claimed();
         lab.asks("pod-1", &[("PUT lock", &lock("a"), "200")]).await;
         lab
@@ -63,12 +63,12 @@ impl Lab {
             .await
     }
 
-    async fn shown(&self) -> Value {
+    pub(super) async fn shown(&self) -> Value {
         self.of_person("GET", "states/net", b"").await.json()
     }
 
     /// A person changes the state `net`; the code and the answer.
-    async fn change(&self, change: &str, body: &str) -> (u16, Value) {
+    pub(super) async fn change(&self, change: &str, body: &str) -> (u16, Value) {
         let answer = self
             .of_person("POST", &format!("states/net/{change}"), body.as_bytes())
             .await;
@@ -100,7 +100,16 @@ async fn sensitive_outputs_of_a_state_are_counted_and_not_shown() {
             &json!(1)
         )
     );
-    // The tool encrypted it: what it holds is not known.
+    // Uploads take no places of its readers.
+    let uploads = std::iter::from_fn(|| lab.service.transfer(ObjectKind::Plan).now_or_never());
+    let held: Vec<_> = uploads.collect();
+    assert!(!held.is_empty());
+    assert_eq!(
+        lab.of_person("GET", "states/net/outputs", b"").await.code,
+        200
+    );
+    drop(held);
+    // The tool encrypted it, so its content is not known.
     let state = json!({"encrypted_data": "x", "encryption_version": "v0", "serial": 2});
     lab.asks(
         "pod-1",
@@ -465,127 +474,6 @@ async fn person_unlocks_with_a_reason() {
     );
 }
 
-/// Deletes and recreates the namespace `team`, with a run of the same name; its pod has the token `new`.
-fn recreate_namespace(lab: &Lab) {
-    lab.cluster
-        .namespaces
-        .lock()
-        .unwrap()
-        .insert("team".into(), "66666666-6666".into());
-    let run = RunView {
-        uid: "77777777-7777".into(),
-        ..view(1, true)
-    };
-    let own = pod(&run, 1);
-    let user = "system:serviceaccount:team:net-1".into();
-    lab.cluster.token(
-        "new",
-        Identity {
-            user,
-            pod: Some(own),
-            ..Identity::default()
-        },
-    );
-    lab.cluster.set(run);
-}
-
-#[tokio::test]
-async fn recreated_namespace_does_not_get_the_former_state() {
-    let lab = Lab::locked().await;
-    let requests = [
-        ("PUT state?lock=a", &state(1, 0)[..], "200"),
-        ("DELETE lock?lock=a", b"", "200"),
-    ];
-    lab.asks("pod-1", &requests).await;
-    let listed = lab.of_person("GET", "states", b"").await.json();
-    assert_eq!(listed["items"][0]["namespaceUid"], NAMESPACE_UID);
-    recreate_namespace(&lab);
-    for (method, rest, body) in [("GET", "state", vec![]), ("PUT", "lock", lock("b"))] {
-        let refused = lab.of_pod("new", method, 1, rest, &body).await;
-        assert_eq!(
-            (refused.code, refused.reason().as_str()),
-            (403, FORMER_NAMESPACE),
-            "{rest}"
-        );
-        assert!(
-            refused.problem().message.contains("states/net/handover"),
-            "{refused:?}"
-        );
-    }
-    lab.asks(
-        "new",
-        &[("PUT state?lock=b", &state(2, 0), "403 Forbidden")],
-    )
-    .await;
-    assert_eq!(lab.shown().await["versionCount"], 1, "nothing was changed");
-
-    assert_eq!(lab.change("handover", "{}").await.0, 400, "no reason");
-    let none = lab
-        .of_person("POST", "states/none/handover", br#"{"reason": "x"}"#)
-        .await;
-    assert_eq!(none.code, 404);
-    for (reason, handed_over) in [("the team moved", true), ("again", false)] {
-        let (code, answer) = lab
-            .change("handover", &json!({"reason": reason}).to_string())
-            .await;
-        assert_eq!(
-            (code, &answer["items"][0]["handedOver"]),
-            (200, &json!(handed_over))
-        );
-    }
-    assert_eq!(
-        lab.of_pod("new", "GET", 1, "state", b"").await.json()["serial"],
-        1
-    );
-    lab.asks("new", &[("PUT lock", &lock("b"), "200")]).await;
-    let notes = lab.shown().await["notes"].as_array().unwrap().clone();
-    assert_eq!(
-        (notes.len(), &notes[0]["by"], &notes[0]["reason"]),
-        (1, &json!("ada"), &json!("the team moved"))
-    );
-}
-
-#[tokio::test]
-async fn all_states_of_a_namespace_are_handed_over_at_once() {
-    let lab = Lab::new();
-    for (n, stack) in ["net", "dns"].into_iter().enumerate() {
-        let state_id = StateId {
-            stack: stack.into(),
-            workspace: "a".into(),
-        };
-        lab.cluster.set(RunView {
-            state: state_id,
-            claim: Some(claim(1)),
-            ..view(1, true)
-        });
-        let requests = [
-            ("PUT lock", &lock("a")[..], "200"),
-            ("PUT state?lock=a", &state(n as u64, 0), "200"),
-        ];
-        lab.asks("pod-1", &requests).await;
-    }
-    recreate_namespace(&lab);
-    let over = async |body: &str| {
-        lab.of_person("POST", "states/-/handover", body.as_bytes())
-            .await
-    };
-    assert_eq!(over(r#"{"workspace": "a", "reason": "x"}"#).await.code, 400);
-    let items = over(r#"{"reason": "the team moved"}"#).await.json()["items"].clone();
-    let of = |n: usize| {
-        (
-            items[n]["stack"].as_str().unwrap(),
-            items[n]["handedOver"].as_bool().unwrap(),
-        )
-    };
-    assert_eq!((of(0), of(1)), (("dns", true), ("net", true)));
-    let shown = lab.of_person("GET", "states", b"").await.json();
-    let moved = |item: &Value| item["namespaceUid"] == "66666666-6666";
-    assert!(
-        shown["items"].as_array().unwrap().iter().all(moved),
-        "{shown}"
-    );
-}
-
 /// The record of the last apply, as the run's pod reads it.
 async fn last(lab: &Lab) -> Value {
     let answer = lab.get("laststate").await;
@@ -616,6 +504,34 @@ async fn last_state_is_that_of_the_last_apply_wherever_it_is() {
         json!([]),
         "it is no state of the datastore"
     );
+    // Nor does it take a place in the list.
+    let id = StateId {
+        stack: "zone".into(),
+        ..key().id().clone()
+    };
+    let kept = RunView {
+        state: id,
+        ..view(1, true)
+    };
+    let holder = Holder {
+        run: &kept,
+        attempt: 1,
+        pod_uid: "x",
+    };
+    let of_kept = StateKey::new("team", kept.state.clone()).unwrap();
+    let locks = &lab.service.states;
+    let asked = lock("z");
+    let locked = locks.lock(
+        &of_kept,
+        &holder,
+        NAMESPACE_UID,
+        &asked,
+        &lab.service.lookup,
+    );
+    locked.await.unwrap();
+    let one = crate::http::read::states::list(&lab.service, "team", 1).await;
+    let one = Answer::of(one.unwrap()).await.json();
+    assert_eq!(one["items"][0]["stack"], "zone", "{one}");
     // An apply that keeps its state here is the last one.
     let requests = [
         ("PUT lock", &lock("a")[..], "200"),

@@ -1,5 +1,7 @@
 //! Settings: how they are merged and shown, and the run they give.
 
+use crds::datastore::StateId;
+
 use super::*;
 use crate::layer::{
     conditions::READY,
@@ -193,12 +195,17 @@ fn expected_state_equals_the_state_of_the_run() {
 
 /// A layer that has planned and applied. `backend`: whether its code configures a backend.
 fn planned(backend: bool) -> (World, String) {
-    let mut world = World::begun();
+    planned_in(World::begun(), backend)
+}
+
+fn planned_in(mut world: World, backend: bool) -> (World, String) {
     let effective = Effective::of(&world.layer, world.repository.as_ref().unwrap()).unwrap();
     let key = if backend {
         digest("b")
     } else {
-        effective.managed_key("team")
+        // As the agent computes it.
+        let id = StateId::of("", &world.runs[0].spec);
+        crds::state_key::managed("team", &id)
     };
     world.waits(1);
     world.merge_run(
@@ -242,6 +249,20 @@ fn renamed_directory_waits_until_the_stack_is_chosen() {
     );
     world.settle();
     assert_eq!(world.made.len(), 1);
+}
+
+/// Of `status.effective` some lines are cut or left out, so nothing else tells the workspace.
+#[test]
+fn status_names_the_workspace_of_the_state() {
+    let workspace = "w".repeat(90);
+    let template = json!({"spec": {"template": {"workspace": workspace}}});
+    let world = World::new().with(&template).commit(1, "a").settled();
+    let (world, _) = planned_in(world, false);
+    assert_eq!(world.status().workspace, Some(workspace));
+    let (world, _) = planned(false);
+    assert_eq!(world.status().workspace.as_deref(), Some("default"));
+    let (world, _) = planned(true);
+    assert_eq!(world.status().workspace, None);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Runs that have ended, and runs that end without an open attempt.
 
-use kube::{Resource as _, ResourceExt as _};
+use kube::Resource as _;
 
 use super::{
     apply_log, cleanup, close_attempt, late_result, policies, recovery, rerun, state_queue,
@@ -100,11 +100,7 @@ fn tidy(s: &Situation<'_>) -> Decision {
     if let Some(action) = unfinished(s) {
         return Decision::act(action);
     }
-    let reruns = s
-        .run
-        .annotations()
-        .get(names::RERUN)
-        .is_some_and(|value| value == "true");
+    let reruns = names::is_on(s.run.meta(), names::RERUN);
     if reruns && s.status().rerun.is_some() {
         // Removes the annotation, so that a second request is a change, which the policy refuses with the name of the run that answered the
         // first.

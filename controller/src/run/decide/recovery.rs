@@ -1,6 +1,6 @@
 //! Answers `pawl.run/recover=true` once: creates a run that imports the objects that this run created and did not record.
 
-use kube::ResourceExt;
+use kube::{Resource as _, ResourceExt as _};
 
 use super::rerun;
 use crate::run::{
@@ -13,10 +13,7 @@ use crds::{ApprovalMode, Recover, RunResult, TerraformRun, names};
 /// Whether a recovery is requested and not answered. Admission allows the request only where there may be something to recover.
 pub(super) fn is_asked(run: &RunView) -> bool {
     let status = &run.status;
-    let asked = run
-        .annotations()
-        .get(names::RECOVER)
-        .is_some_and(|value| value == "true");
+    let asked = names::is_on(run.meta(), names::RECOVER);
     // The packed form of a finished run lacks the claim.
     let claimed = status.claim.is_some() || run.whole().is_none();
     let due = matches!(

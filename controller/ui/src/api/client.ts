@@ -57,9 +57,11 @@ export async function post<T>(path: string, body: unknown = {}): Promise<T> {
   return (text ? JSON.parse(text) : undefined) as T;
 }
 
-/** The pieces of an answer as they arrive. */
-export async function* pieces(path: string, signal: AbortSignal): AsyncGenerator<Uint8Array> {
-  const reader = (await send(path, { signal })).body!.getReader();
+/** The pieces of an answer as they arrive, after its headers. */
+export async function* pieces(path: string, signal: AbortSignal, headers?: (of: Headers) => void): AsyncGenerator<Uint8Array> {
+  const response = await send(path, { signal });
+  headers?.(response.headers);
+  const reader = response.body!.getReader();
   try {
     for (;;) {
       const { done, value } = await reader.read();
@@ -69,6 +71,19 @@ export async function* pieces(path: string, signal: AbortSignal): AsyncGenerator
   } finally {
     reader.cancel().catch(() => {});
   }
+}
+
+/** At most `most` bytes of an answer; the rest is not read. */
+export async function first(path: string, most: number, signal: AbortSignal): Promise<Uint8Array> {
+  const all = new Uint8Array(most);
+  let length = 0;
+  for await (const piece of pieces(path, signal)) {
+    const taken = piece.subarray(0, most - length);
+    all.set(taken, length);
+    length += taken.length;
+    if (length === most) break;
+  }
+  return all.subarray(0, length);
 }
 
 /** JSON lines as they arrive, several at a time. */

@@ -1,4 +1,5 @@
 // Data of a page: read, kept current by the stream, with its states.
+import { untrack } from 'svelte';
 import { Refused } from './client.ts';
 import { fresh, subscribe } from './stream.svelte.ts';
 import type { RowEvent } from './types.ts';
@@ -21,34 +22,46 @@ export class Resource<T> {
     this.patch = patch;
   }
 
+  /** Reads now, and again after an error. Call it in an effect; it returns the end, after which nothing is read. */
+  start(): () => void {
+    this.controller = new AbortController();
+    void this.refresh();
+    return () => this.stop();
+  }
+
   /** Reads, and then follows the topics after what was read. Call it in an effect; it returns the end. A hidden page follows nothing. */
   follow(topics: string[]): () => void {
-    let isOver = false;
     let end: (() => void) | undefined;
-    const start = async () => {
-      await this.refresh();
-      if (isOver || document.hidden || end) return;
+    this.controller = new AbortController();
+    const { signal } = this.controller;
+    const follow = async (isRead: boolean) => {
+      if (!isRead) await this.refresh();
+      if (signal.aborted || document.hidden || end || topics.length === 0) return;
       end = subscribe(topics, (event) => this.hear(event), (this.data as { sequence?: string } | undefined)?.sequence);
     };
     const shown = () => {
-      if (!document.hidden) return void start();
+      if (!document.hidden) return void follow(false);
       end?.();
       end = undefined;
     };
-    void start();
+    // Other topics of the same page: the stream begins where the page was read.
+    void untrack(() => follow(this.data !== undefined));
     document.addEventListener('visibilitychange', shown);
     // Repositories change with their refs only, so they have no topic.
     const timer = topics.length === 0 ? setInterval(() => document.hidden || this.soon(0), 30_000) : undefined;
     return () => {
-      isOver = true;
       document.removeEventListener('visibilitychange', shown);
       end?.();
       clearInterval(timer);
-      clearTimeout(this.again);
-      this.due = 0;
-      this.controller.abort();
-      this.controller = new AbortController();
+      this.stop();
     };
+  }
+
+  private stop(): void {
+    clearTimeout(this.again);
+    this.due = 0;
+    this.isReading = this.isDirty = false;
+    this.controller.abort();
   }
 
   private hear(event: RowEvent | undefined): void {
@@ -59,6 +72,7 @@ export class Resource<T> {
 
   /** At most one reading is due, at the earliest time. */
   private soon(after: number): void {
+    if (this.controller.signal.aborted) return;
     const at = Date.now() + after;
     if (this.due && this.due <= at) return;
     clearTimeout(this.again);
@@ -66,18 +80,22 @@ export class Resource<T> {
     this.again = setTimeout(() => void this.refresh(), after);
   }
 
+  /** Reads, unless the page has ended. An effect that calls it does not depend on what is read with. */
   async refresh(): Promise<void> {
     this.due = 0;
     clearTimeout(this.again);
+    const { signal } = this.controller;
+    if (signal.aborted) return;
     if (this.isReading) {
       this.isDirty = true;
       return;
     }
     this.isReading = true;
-    const { signal } = this.controller;
     const timer = setTimeout(() => (this.isSlow = this.data === undefined), 150);
     try {
-      this.data = await this.read(signal);
+      const read = await untrack(() => this.read(signal));
+      if (signal.aborted) return;
+      this.data = read;
       this.error = undefined;
       fresh();
     } catch (error) {
@@ -89,10 +107,10 @@ export class Resource<T> {
     } finally {
       clearTimeout(timer);
       this.isSlow = false;
-      this.isReading = false;
-      if (this.isDirty) {
+      if (!signal.aborted) {
+        this.isReading = false;
+        if (this.isDirty) this.soon(200);
         this.isDirty = false;
-        this.soon(200);
       }
     }
   }

@@ -36,7 +36,7 @@ function settle(): void {
 
 function tell(): void {
   send ??= connect();
-  const all = [...subscriptions.values()].filter((it) => it.topics.length > 0);
+  const all = [...subscriptions.values()];
   const added = all.filter((it) => it.isNew);
   const after = added.some((it) => !it.after) ? undefined : added.map((it) => it.after).reduce(older, undefined);
   for (const it of added) it.isNew = false;
@@ -71,7 +71,6 @@ function hear(told: Told): void {
   }
   last = new Date();
   for (const [listener, { topics }] of subscriptions) {
-    if (topics.length === 0) continue;
     if ('resync' in told) listener(undefined);
     else if (concerns(topics, told.row)) listener(told.row);
   }

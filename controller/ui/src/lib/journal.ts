@@ -2,7 +2,6 @@
 import type { ApplyEvent } from '../api/types.ts';
 
 export interface Operation {
-  key: string;
   address: string;
   action: string;
   id: string;
@@ -15,8 +14,6 @@ const ORDER = ['now', 'failed', 'done'];
 
 export class Journal {
   private all = new Map<string, Operation>();
-  /** Whether the tool has ended. */
-  hasEnded = false;
 
   /** Takes a line; one that is cut or of a later version is left out. */
   add(line: string): void {
@@ -26,7 +23,6 @@ export class Journal {
     } catch {
       return;
     }
-    if (event.event === 'end') this.hasEnded = true;
     if (!event.address || !['start', 'complete', 'errored'].includes(event.event ?? '')) return;
     const action = event.action ?? '';
     const key = `${action} ${event.address}`;
@@ -35,12 +31,12 @@ export class Journal {
     const time = Number.isNaN(at) ? undefined : at;
     const isStart = event.event === 'start';
     // One object may be begun again, after its deposed one for example.
-    const base = isStart || !before ? { key, address: event.address, action, id: '', from: undefined } : before;
+    const base = isStart || !before ? { address: event.address, action, id: '', from: undefined } : before;
     const state = isStart ? 'now' : event.event === 'complete' ? 'done' : 'failed';
     this.all.set(key, { ...base, id: event.id ?? base.id, from: isStart ? time : base.from, to: isStart ? undefined : time, state });
   }
 
-  /** What is in progress, then what failed, then what is done, the newest first. */
+  /** Operations in progress, then failed ones, then completed ones; the newest of each first. */
   get operations(): Operation[] {
     return [...this.all.values()].sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (b.to ?? b.from ?? 0) - (a.to ?? a.from ?? 0));
   }

@@ -2,7 +2,7 @@
 
 const MOST_CHARACTERS = 24 << 20;
 const LONGEST = 8192;
-const ERROR = /^\s*(?:[│╷|]\s*)?(?:error\b|panic:|fatal:)/i;
+export const ERROR = /^\s*(?:[│╷|]\s*)?(?:error\b|panic:|fatal:)/i;
 /** Only lines with such a word are looked at. */
 const HINT = /error|panic:|fatal:/i;
 

@@ -42,6 +42,9 @@ export function pathOf(kind: 'layers' | 'runs' | 'repositories', it: { namespace
   return `/${kind}/${encodeURIComponent(it.namespace)}/${encodeURIComponent(it.name)}`;
 }
 
+/** Parameters as the text of a query. */
+export const queryOf = (values: Record<string, string>): string => new URLSearchParams(values).toString();
+
 export const namespacePath = (namespace: string) => `/namespaces/${encodeURIComponent(namespace)}`;
 
 /** A path of this origin to go on with after the login; anything else is the first page. */

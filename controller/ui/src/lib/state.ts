@@ -5,7 +5,7 @@ const WORDS: Record<string, string> = {
   Pending: IDLE, Setup: WORK, Init: WORK, Plan: WORK, AwaitingApproval: WAIT, Apply: WORK, Succeeded: GOOD, Failed: BAD, Canceled: IDLE,
   NoChanges: GOOD, Planned: GOOD, Applied: GOOD, Destroyed: GOOD, Drifted: WARN, Rejected: IDLE, Expired: IDLE, Superseded: IDLE, Indeterminate: WARN,
   Planning: WORK, Applying: WORK, InSync: GOOD, NotApplied: WAIT, Stuck: WARN, Destroying: WORK,
-  Idle: GOOD, PlanNeeded: WORK, ApplyNeeded: WAIT, Ready: GOOD, Suspended: IDLE,
+  Idle: GOOD, PlanNeeded: WORK, ApplyNeeded: WAIT, Ready: GOOD, Suspended: IDLE, accepted: GOOD, form: BAD,
 };
 
 /** The glyph and the class of a state, phase or result. */

@@ -73,7 +73,7 @@ pub const ROWS: &[Row] = rows! {
     Layer "confirm" "Confirm author" true [UNVERIFIED Word::Remove, REQUESTED_BY Word::Person]
         |layer: &TerraformLayer| has(&layer.metadata, names::UNVERIFIED);
     Repository "reconcile" "Check refs now" false [RECONCILE Word::Now] |_| true;
-    // Who may not read the namespace is offered both.
+    // A person who may not read the namespace is offered both.
     Namespace "freeze" "Freeze" true [FREEZE Word::Fixed("true")] |of: &NamespaceState<'_>| of.frozen != Some(true);
     Namespace "unfreeze" "Unfreeze" true [FREEZE Word::Remove] |of: &NamespaceState<'_>| of.frozen != Some(false);
 };
@@ -157,9 +157,7 @@ fn may_rerun(run: &TerraformRun) -> bool {
 }
 
 fn is_suspended(layer: &TerraformLayer) -> bool {
-    let all = layer.metadata.annotations.as_ref();
-    layer.spec.suspend
-        || all.is_some_and(|all| all.get(names::SUSPEND).is_some_and(|value| value == "true"))
+    layer.spec.suspend || names::is_on(&layer.metadata, names::SUSPEND)
 }
 
 /// The act that the run's phase, result and reason suggest; [`super::next`] leaves it out where it is not offered.

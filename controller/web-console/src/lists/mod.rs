@@ -63,13 +63,17 @@ fn namespaces(tables: &Tables, resource: &'static str) -> Vec<String> {
     }
 }
 
+fn parameters(uri: &Uri) -> form_urlencoded::Parse<'_> {
+    form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
+}
+
 async fn list<R: Listed>(
     State(console): State<Arc<Console>>,
     person: Person,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let query = query::<R>(uri.query().unwrap_or_default())?;
+    let query = query::<R>(parameters(&uri))?;
     let scope = console.scope(&person, R::RESOURCE).await?;
     let found = {
         let tables = console.rows.complete()?;
@@ -84,7 +88,7 @@ async fn repositories(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let query = query::<RepositoryRow>(uri.query().unwrap_or_default())?;
+    let query = query::<RepositoryRow>(parameters(&uri))?;
     let scope = console.scope(&person, REPOSITORIES).await?;
     let of_layers = console.scope(&person, LAYERS).await?;
     let found = {

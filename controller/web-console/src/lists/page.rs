@@ -1,12 +1,16 @@
 //! One page of rows, with counts. Rows that the person may not list are left out before anything is counted.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
     access::Scope,
+    problem::Problem,
     rows::{Held, Row, Sequence, State, table::Table},
 };
 
@@ -71,15 +75,17 @@ pub struct Count {
     pub count: usize,
 }
 
-/// Parses the query of a request.
+/// The query with these parameters.
 ///
 /// # Errors
 /// A parameter is unknown or invalid.
-pub fn query<R: Listed>(text: &str) -> Result<Query, crate::problem::Problem> {
+pub fn query<'a, R: Listed>(
+    parameters: impl IntoIterator<Item = (Cow<'a, str>, Cow<'a, str>)>,
+) -> Result<Query, Problem> {
     let all = R::FACETS.iter().chain(R::FILTERS);
     let filters: Vec<_> = all.map(|(name, _)| *name).collect();
     let sorts: Vec<_> = R::SORTS.iter().map(|(name, _)| *name).collect();
-    Query::of(text, &filters, &sorts)
+    Query::of(parameters, &filters, &sorts)
 }
 
 /// The page that is asked for, of the rows in the scope.

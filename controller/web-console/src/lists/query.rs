@@ -1,5 +1,7 @@
 //! The parameters of a list.
 
+use std::borrow::Cow;
+
 use crate::problem::Problem;
 
 use super::cursor::Cursor;
@@ -25,12 +27,12 @@ pub struct Query {
 }
 
 impl Query {
-    /// Parses the query of a request. Values of a filter are separated by commas, or in parameters of their own.
+    /// The query with these parameters. Values of a filter are separated by commas, or in parameters of their own.
     ///
     /// # Errors
     /// A parameter is unknown or invalid.
-    pub fn of(
-        text: &str,
+    pub fn of<'a>(
+        parameters: impl IntoIterator<Item = (Cow<'a, str>, Cow<'a, str>)>,
         filters: &[&'static str],
         sorts: &[&'static str],
     ) -> Result<Self, Problem> {
@@ -42,7 +44,7 @@ impl Query {
             ..Self::default()
         };
         let mut values = 0;
-        for (name, value) in form_urlencoded::parse(text.as_bytes()) {
+        for (name, value) in parameters {
             if value.len() > 4 * LONGEST {
                 return Err(Problem::invalid(format!("{name} is too long")));
             }

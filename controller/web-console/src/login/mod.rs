@@ -54,8 +54,6 @@ pub struct Me {
     expires_at: Option<Timestamp>,
     /// The URL that people use.
     url: String,
-    /// The change after which a page that is read from now on was read, for `after` of the stream.
-    sequence: String,
     version: &'static str,
 }
 
@@ -67,7 +65,6 @@ impl Me {
             method,
             expires_at: until.and_then(|until| Timestamp::from_second(until).ok()),
             url: console.address.to_string(),
-            sequence: console.rows.read().changes.last().to_string(),
             version: env!("CARGO_PKG_VERSION"),
         }
     }

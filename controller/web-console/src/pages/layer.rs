@@ -63,15 +63,11 @@ impl ByHand {
 }
 
 impl StateName {
-    /// The workspace may be one of the repository's defaults, which only the effective settings have.
     fn of(layer: &TerraformLayer) -> Option<Self> {
         let status = layer.status.as_ref()?;
-        let mut lines = status.effective.iter();
-        let workspace = lines.find_map(|line| line.strip_prefix("workspace=")?.rsplit_once(" ("));
-        let workspace = workspace.map_or("default", |(name, _)| name);
         Some(Self {
             stack: status.stack.clone()?,
-            workspace: workspace.to_owned(),
+            workspace: status.workspace.clone()?,
         })
     }
 }
@@ -85,12 +81,9 @@ impl ObjectPage for LayerPage {
     }
 
     async fn of(layer: TerraformLayer, beside: Beside<'_>) -> Self {
-        let mut row = LayerRow::of(&layer);
+        let row = LayerRow::of(&layer);
         let runs = runs(&row, &beside).await;
-        if let Some(run) = row.run.clone() {
-            let name = (row.namespace.clone(), run);
-            row.join(beside.console.rows.read().runs.get(&name));
-        }
+        let row = beside.console.rows.read().joined(row);
         Self {
             row,
             runs,
@@ -109,44 +102,12 @@ async fn runs(row: &LayerRow, beside: &Beside<'_>) -> Option<Vec<RunRow>> {
     } = beside;
     let namespace = std::iter::once(row.namespace.to_string());
     let scope = console.access.scope(person, RUNS, namespace).await.ok()?;
-    let text = format!("namespace={}&layer={}", row.namespace, row.name);
-    let query = query::<RunRow>(&text).ok()?;
+    let of = [("namespace", &row.namespace), ("layer", &row.name)];
+    let query = query::<RunRow>(of.map(|(name, value)| (name.into(), (&**value).into()))).ok()?;
     let tables = console.rows.complete().ok()?;
     let rows = tables.runs.rows();
     let found = scope
         .has(&row.namespace)
         .then(|| page(rows, &scope, &query));
     found.map(|page| page.items)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn state_has_the_workspace_that_the_runs_have() {
-        let of = |lines: &[&str]| {
-            let layer = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformLayer", "metadata": {"name": "net"},
-                "spec": {"repository": {"name": "infra"}, "path": "net", "ref": "main"}, "status": {"stack": "net-1", "effective": lines}});
-            StateName::of(&serde_json::from_value(layer).unwrap()).unwrap()
-        };
-        for (lines, workspace) in [
-            (
-                &[
-                    "tool.name=OpenTofu (repository)",
-                    "workspace=staging (repository)",
-                ][..],
-                "staging",
-            ),
-            (&["variables.workspace=x (layer)"], "default"),
-        ] {
-            let name = of(lines);
-            assert_eq!(
-                (name.stack.as_str(), name.workspace.as_str()),
-                ("net-1", workspace)
-            );
-        }
-    }
 }

@@ -6,7 +6,6 @@ use axum::{
 };
 use crds::names;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::ResourceExt as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -35,12 +34,7 @@ pub struct NamespacePage {
 /// The API server did not respond, or there is no such namespace.
 pub async fn read(person: Person, Names([name]): Names<1>) -> Result<Response, Problem> {
     let frozen = match person.get_in::<Namespace>(None, &name).await {
-        Ok(namespace) => Some(
-            namespace
-                .annotations()
-                .get(names::FREEZE)
-                .is_some_and(|word| word == "true"),
-        ),
+        Ok(namespace) => Some(names::is_on(&namespace.metadata, names::FREEZE)),
         Err(error) if error.code() == 403 => None,
         Err(error) => return Err(error.into()),
     };

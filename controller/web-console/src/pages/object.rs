@@ -26,11 +26,11 @@ pub trait ObjectPage: Serialize {
     /// The state that acts depend on.
     fn state(object: &Self::Of) -> Object<'_>;
 
-    /// The page. What is beside the object is left out where it is not known: the object was permitted, and an act may have been done.
+    /// The page. Parts beside the object are left out where they are not known: the object was permitted, and an act may have been done.
     fn of(object: Self::Of, beside: Beside<'_>) -> impl Future<Output = Self> + Send;
 }
 
-/// What a page takes its other parts from.
+/// The sources of the other parts of a page.
 pub struct Beside<'a> {
     pub console: &'a Console,
     pub person: &'a Person,

@@ -13,30 +13,29 @@ pub const TEXT: &str = "text/plain; charset=utf-8";
 /// JSON, one document a line.
 pub const LINES: &str = "application/x-ndjson";
 
+/// An object of a run: its name, the parameters of its query, and its type.
+type Kind = (&'static str, &'static [&'static str], &'static str);
+
 /// # Errors
 /// The API server refused it or did not respond.
 pub async fn text(person: Person, names: Names<2>, uri: Uri) -> Result<Response, Problem> {
-    object(&person, names, &uri, "plan", TEXT).await
+    object(&person, names, &uri, ("plan", &["attempt"], TEXT)).await
 }
 
 /// # Errors
 /// The API server refused it or did not respond.
 pub async fn changes(person: Person, names: Names<2>, uri: Uri) -> Result<Response, Problem> {
-    object(&person, names, &uri, "changes", LINES).await
+    object(&person, names, &uri, ("changes", &["attempt"], LINES)).await
 }
 
-async fn object(
+pub(super) async fn object(
     person: &Person,
-    Names([namespace, name]): Names<2>,
+    Names([namespace, run]): Names<2>,
     uri: &Uri,
-    what: &str,
-    kind: &'static str,
+    (name, parameters, kind): Kind,
 ) -> Result<Response, Problem> {
-    let query = Query::of(uri, &["attempt"])?;
+    let query = Query::of(uri, parameters)?.text();
     let base = stored::base(&namespace);
-    let mut url = format!("{base}/terraformruns/{name}/{what}");
-    if let Some(attempt) = query.get("attempt") {
-        url = format!("{url}?attempt={attempt}");
-    }
+    let url = format!("{base}/terraformruns/{run}/{name}?{query}");
     stored::pass_on(person, &url, kind).await
 }

@@ -18,11 +18,14 @@ use crate::{
 
 /// A repository, and what its state permits.
 #[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct RepositoryPage {
     pub row: RepositoryRow,
     pub repository: TerraformRepository,
     /// The last deliveries of its webhook that this replica accepted the signature of, the newest first; null when it receives none.
     pub deliveries: Option<Vec<Delivery>>,
+    /// The start of this replica: it knows of no earlier delivery, and of none that another replica received.
+    pub deliveries_since: Time,
     /// The acts that the repository's state permits; RBAC and the admission policies decide whether the person may do them.
     pub acts: Vec<Act>,
 }
@@ -108,6 +111,7 @@ impl ObjectPage for RepositoryPage {
         let deliveries = console.deliveries.as_ref();
         Self {
             deliveries: deliveries.map(|of| of(&row.namespace, &row.name)),
+            deliveries_since: Time(console.started),
             row,
             acts: acts::offered(&Self::state(&repository)),
             repository: shown(repository),

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     object::{Beside, ObjectPage},
-    path::{Names, Query},
-    plan::LINES,
-    shown, stored,
+    path::Names,
+    plan::{LINES, object},
+    shown,
 };
 use crate::{
     acts::{self, Act, Kind, Object},
@@ -54,14 +54,8 @@ impl ObjectPage for RunPage {
 ///
 /// # Errors
 /// The API server refused it or did not respond.
-pub async fn journal(
-    person: Person,
-    Names([namespace, name]): Names<2>,
-    uri: Uri,
-) -> Result<Response, Problem> {
-    let query = Query::of(&uri, &JOURNAL)?;
-    let url = format!("{}/terraformruns/{name}/journal?", stored::base(&namespace));
-    stored::pass_on(&person, &(url + &query.text()), LINES).await
+pub async fn journal(person: Person, names: Names<2>, uri: Uri) -> Result<Response, Problem> {
+    object(&person, names, &uri, ("journal", &JOURNAL, LINES)).await
 }
 
 /// A line of a journal, as `crds::apply_log::Line` writes it.

@@ -35,7 +35,7 @@ pub struct StatePage {
     /// The versions that are kept, the newest first.
     #[serde(default)]
     pub versions: Vec<Version>,
-    /// What people did with it.
+    /// Actions of people on it.
     #[serde(default)]
     pub notes: Vec<Note>,
     /// The removal of the lock, while it is held. RBAC decides whether the person may do it.
@@ -52,7 +52,7 @@ pub struct Lock {
     pub run: String,
     pub attempt: u32,
     pub since: Time,
-    /// What the tool wrote into it.
+    /// The tool's own record of it.
     pub info: Value,
 }
 

@@ -5,6 +5,7 @@ use axum::{
     http::{HeaderName, HeaderValue, Request, StatusCode, header},
     response::Response,
 };
+use crds::datastore::HEADER_LOG_LENGTH;
 use http_body_util::{BodyExt as _, Limited};
 use kube::core::Status;
 use serde::de::DeserializeOwned;
@@ -98,9 +99,12 @@ pub async fn pass_on(person: &Person, url: &str, kind: &'static str) -> Result<R
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    // With its length a reader notices that the rest is missing.
-    if let Some(length) = parts.headers.get(header::CONTENT_LENGTH) {
-        headers.insert(header::CONTENT_LENGTH, length.clone());
+    // With its length a reader notices that the rest is missing; with that of the log it reads parts.
+    let log_length = HeaderName::from_static(HEADER_LOG_LENGTH);
+    for name in [header::CONTENT_LENGTH, log_length] {
+        if let Some(length) = parts.headers.get(&name) {
+            headers.insert(name, length.clone());
+        }
     }
     Ok(response)
 }

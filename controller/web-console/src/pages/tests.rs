@@ -37,7 +37,7 @@ fn console() -> Arc<Console> {
                 (201, json!({"spec": {}, "status": {"allowed": allowed}}))
             }
             "/apis/pawl.run/v1alpha1/namespaces/a/terraformlayers/net" => {
-                let status = json!({"currentRun": "r1", "stack": "net-1", "effective": ["workspace=blue (layer)"]});
+                let status = json!({"currentRun": "r1", "stack": "net-1", "workspace": "blue"});
                 (200, json!(layer("a", "net", &status)))
             }
             "/apis/pawl.run/v1alpha1/namespaces/a/terraformrepositories/infra" => (
@@ -164,6 +164,7 @@ async fn repository_has_its_deliveries_and_no_credentials_in_its_row() {
     );
     assert_eq!(page["deliveries"][0]["repository"], "a/infra");
     assert_eq!(page["deliveries"][0]["verdict"], "ignored");
+    assert!(page["deliveriesSince"].is_string(), "{page}");
     // Deliveries of a repository that the person may not read are not told.
     assert_eq!(get("eve", "a/repositories/other").await.0, 403);
 }

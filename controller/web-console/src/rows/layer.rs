@@ -111,16 +111,15 @@ impl LayerRow {
         let transitions = status.conditions.iter();
         let mut ready = status.conditions.iter();
         let ready = ready.find(|condition| condition.type_ == conditions::READY);
-        let of = &spec.repository;
+        let (owner, repository) = layer.repository_key();
         Self {
             namespace: layer.namespace().unwrap_or_default().into(),
             name: layer.name_any().into(),
             uid: layer.uid().unwrap_or_default().into(),
-            repository: match of.namespace.as_deref() {
-                Some(other) if Some(other) != layer.metadata.namespace.as_deref() => {
-                    format!("{other}/{}", of.name).into()
-                }
-                _ => of.name.as_str().into(),
+            repository: if Some(&owner) == layer.metadata.namespace.as_ref() {
+                repository.into()
+            } else {
+                format!("{owner}/{repository}").into()
             },
             path: spec.path.as_str().into(),
             git_ref: spec.git_ref.as_str().into(),
@@ -163,8 +162,7 @@ impl LayerRow {
 }
 
 fn state(layer: &TerraformLayer, status: &TerraformLayerStatus) -> LayerRowState {
-    let annotation = layer.annotations().get(names::SUSPEND);
-    let is_suspended = layer.spec.suspend || annotation.is_some_and(|value| value == "true");
+    let is_suspended = layer.spec.suspend || names::is_on(&layer.metadata, names::SUSPEND);
     let mut all = status.conditions.iter();
     let ready = all.find(|condition| condition.type_ == conditions::READY);
     let is_stalled = conditions::status(&status.conditions, conditions::STALLED) == Some(true);

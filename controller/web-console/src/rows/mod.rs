@@ -121,9 +121,15 @@ impl Rows {
 }
 
 impl State {
-    fn put_layer(&mut self, key: &Key, mut row: LayerRow) {
-        let run = row.run.clone();
-        row.join(run.and_then(|run| self.runs.get(&(key.0.clone(), run))));
+    /// The row of a layer with the state of its run.
+    pub fn joined(&self, mut row: LayerRow) -> LayerRow {
+        let run = row.run.clone().map(|run| (row.namespace.clone(), run));
+        row.join(run.and_then(|run| self.runs.get(&run)));
+        row
+    }
+
+    fn put_layer(&mut self, key: &Key, row: LayerRow) {
+        let row = self.joined(row);
         if self.layers.put(key, row) {
             self.changes.add(Kind::Layer, key);
         }

@@ -83,7 +83,7 @@ async fn read(
             query,
         } => runs::log(service, namespace, run, query).await,
         Reading::Records { namespace } => records::list(service, namespace).await,
-        Reading::States { namespace } => states::list(service, namespace).await,
+        Reading::States { namespace } => states::list(service, namespace, states::MOST).await,
         Reading::Versions(key) => states::versions(service, key).await,
         Reading::Outputs(key) => states::outputs(service, key).await,
         Reading::Download { key, version } => states::download(service, key, *version).await,

@@ -11,10 +11,14 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 
-use crds::datastore::{LOG_PHASES, ObjectKind, Problem, UNAVAILABLE};
+use crds::datastore::{HEADER_LOG_LENGTH, LOG_PHASES, ObjectKind, Problem, UNAVAILABLE};
 use serving::problem::{not_found, problem};
 
-use crate::{http::answer::content, names::RunKey, service::Service};
+use crate::{
+    http::answer::content,
+    names::{LogKey, RunKey},
+    service::Service,
+};
 
 use super::{follow::Follow, route::LogQuery};
 
@@ -62,7 +66,7 @@ pub async fn object(
     Err(not_found(format!("no {what} of run {run} is stored")))
 }
 
-/// Logs as one text.
+/// Logs as one text. The response of one log that is not followed tells the length of the whole log, so that a reader may take parts of it.
 ///
 /// # Errors
 /// `NotFound`, `Unavailable`; `Corrupt` and `KeyMissing` when the start cannot be read.
@@ -79,10 +83,23 @@ pub async fn log(
     let permit = service.follows.clone().try_acquire_owned();
     let permit =
         permit.map_err(|_| problem(UNAVAILABLE, "too many logs are read at a time; try again"))?;
+    let key = RunKey::new(namespace, &view.uid)?;
+    let length = match (query.attempt, query.phase) {
+        (Some(attempt), Some(phase)) if !query.follow => {
+            let run = key.clone();
+            let of = LogKey {
+                run,
+                attempt,
+                phase,
+            };
+            Some(service.logs.index(&of).await?.length)
+        }
+        _ => None,
+    };
     let (out, mut pieces) = mpsc::channel::<Result<Bytes, Problem>>(1);
     let follow = Follow {
         service: service.clone(),
-        key: RunKey::new(namespace, &view.uid)?,
+        key,
         run: run.to_owned(),
         follow: query.follow,
         tail: query.tail,
@@ -121,5 +138,9 @@ pub async fn log(
         header::CONTENT_TYPE,
         HeaderValue::from_static("text/plain; charset=utf-8"),
     );
+    if let Some(length) = length {
+        let headers = response.headers_mut();
+        headers.insert(HEADER_LOG_LENGTH, length.into());
+    }
     Ok(response)
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crds::{
-    datastore::{ObjectKind, Problem, StateId, Stored},
+    datastore::{Problem, StateId, Stored},
     outputs::StateOutputs,
 };
 use serving::problem::{self, invalid, not_found};
@@ -26,7 +26,7 @@ use crate::{
 use super::{GROUP, VERSION, route::Change};
 
 /// Maximum number of states in a list.
-const MOST: usize = 1000;
+pub const MOST: usize = 1000;
 
 /// A change of a state by a person, with its body.
 pub struct Asked<'a> {
@@ -48,13 +48,16 @@ struct Body {
     reason: String,
 }
 
-/// Lists all states of a namespace.
+/// Lists the states of a namespace, at most `most`.
 ///
 /// # Errors
 /// `Unavailable`.
-pub async fn list(service: &Service, namespace: &str) -> Result<Response, Problem> {
+pub async fn list(service: &Service, namespace: &str, most: usize) -> Result<Response, Problem> {
     let mut items = Vec::new();
-    for key in service.states.list(namespace).await?.into_iter().take(MOST) {
+    for key in service.states.list(namespace).await? {
+        if items.len() == most {
+            break;
+        }
         // One unreadable state must not hide the others.
         items.push(match service.states.newest(&key).await {
             // Only the record of an apply whose state is elsewhere.
@@ -131,9 +134,9 @@ async fn existing(service: &Service, key: &StateKey) -> Result<Newest, Problem> 
 /// # Errors
 /// `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`, `Invalid` for a state that the tool encrypted.
 pub async fn outputs(service: &Service, key: &StateKey) -> Result<Response, Problem> {
-    let _permit = service.transfer(ObjectKind::Plan).await?;
     let found = service.states.get(key, None).await?;
     let (version, content) = found.ok_or_else(|| not_found("the state has no version"))?;
+    let _permit = service.download(version.size).await?;
     let mut found = journal::read_state(content, StateOutputs::read).await?;
     let all = found.outputs.len();
     found.outputs.retain(|_, output| !output.sensitive);

@@ -161,6 +161,8 @@ fn malicious_paths_are_not_found() {
         "/v1/namespaces/team/runs/net/attempts/2/claim/",
         "/v1/namespaces/team/runs/net/attempts/2/../1/claim",
         "/v1/namespaces/team/uids/../claim",
+        "/v1/namespaces/team/uids/0b9c1a4e/source/%2e%2e",
+        "/v1/namespaces/team/uids/0b9c1a4e/source/a%2fb",
     ] {
         assert!(
             of(&Method::PUT, path).is_err() && of(&Method::GET, path).is_err(),

@@ -1,7 +1,7 @@
 // One stream of live updates for all tabs of a browser. It runs in a shared worker, or in the page where there is none.
 import type { RowEvent } from '../types.ts';
 
-/** What a tab wants: topics, and the change after which it read them. */
+/** The topics of a tab, and the change after which it read them. */
 export interface Wanted {
   /** The address of the stream. */
   url: string;
@@ -59,11 +59,15 @@ export class Hub {
     this.url = url || this.url;
     for (const [other, tab] of this.tabs) if (Date.now() - tab.seen > SILENT) this.tabs.delete(other);
     const before = this.tabs.get(port);
-    if (topics.length === 0) this.tabs.delete(port);
-    else {
+    if (topics.length === 0) {
+      this.tabs.delete(port);
+      // A tab that hears nothing more would warn forever.
+      if (this.isLost) port.postMessage({ lost: false });
+      if (this.away) port.postMessage({ away: false });
+    } else {
       const isNew = topics.some((topic) => !before?.topics.includes(topic));
       this.tabs.set(port, { topics, mustRead: (before?.mustRead ?? false) || (isNew && !after), seen: Date.now() });
-      // What was told to others since this tab read is told once more: rows are states, so none harms.
+      // Changes that the others heard since this tab read are sent to all once more: a row is a whole state, so a repeat does no harm.
       if (isNew && after) this.from = older(after, this.from ?? this.last);
       if (this.isLost) port.postMessage({ lost: true });
       if (this.away) port.postMessage({ away: true });
@@ -79,9 +83,10 @@ export class Hub {
     clearTimeout(this.timer);
     if (!wanted) {
       this.last = this.from = undefined;
+      this.isLost = this.away = false;
       return this.close();
     }
-    // Pages change several topics at once.
+    // Tabs that the browser restores ask one after the other.
     this.timer = setTimeout(() => this.open(), 30);
   }
 
@@ -116,7 +121,7 @@ export class Hub {
     });
     stream.addEventListener('resync', (event) => {
       note(event);
-      for (const port of this.tabs.keys()) port.postMessage({ resync: true });
+      this.tell({ resync: true });
     });
     stream.onerror = () => {
       this.lost(true);
@@ -131,13 +136,17 @@ export class Hub {
   private lost(isLost: boolean): void {
     if (this.isLost === isLost) return;
     this.isLost = isLost;
-    for (const port of this.tabs.keys()) port.postMessage({ lost: isLost });
+    this.tell({ lost: isLost });
   }
 
   private isAway(away: boolean): void {
     if (this.away === away) return;
     this.away = away;
-    for (const port of this.tabs.keys()) port.postMessage({ away });
+    this.tell({ away });
+  }
+
+  private tell(told: Told): void {
+    for (const port of this.tabs.keys()) port.postMessage(told);
   }
 
   private close(): void {

@@ -86,9 +86,10 @@ async fn ended(
             .collect();
         return Err(problem(&format!("the provider refused it ({error})")));
     };
-    // Anyone may send a code that the provider did not give.
-    let _turn = console.strangers.turn(from.0).await?;
-    let Some(token) = provider.exchange(code, &attempt).await? else {
+    let turn = provider.strangers.turn(from.0).await?;
+    let token = provider.exchange(code, &attempt).await?;
+    drop(turn);
+    let Some(token) = token else {
         // Gitea answers two logins at a time with the nonce of the second.
         return again(console, attempt, "the ID token is not of this login").await;
     };

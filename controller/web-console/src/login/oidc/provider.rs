@@ -13,7 +13,7 @@ use openidconnect::{
 };
 use tokio::{sync::Mutex, time::Instant};
 
-use crate::{problem::Problem, settings::Settings};
+use crate::{problem::Problem, settings::Settings, strangers::Strangers};
 
 use super::{Attempt, callback, problem};
 
@@ -37,9 +37,32 @@ pub struct Provider {
     authority: Option<String>,
     callback: RedirectUrl,
     http: Http,
-    known: Mutex<Option<(Instant, Arc<CoreProviderMetadata>)>>,
-    /// The last failure: who waited for the same answer does not ask again.
-    failed: Mutex<Option<(Instant, Problem)>>,
+    known: Mutex<Known>,
+    /// Of codes: anyone may send one that the provider did not give, and it answers in its own time, for which no token has to wait.
+    pub(super) strangers: Strangers,
+}
+
+/// The last answers of the provider.
+#[derive(Default)]
+struct Known {
+    metadata: Option<(Instant, Arc<CoreProviderMetadata>)>,
+    failed: Option<(Instant, Problem)>,
+}
+
+impl Known {
+    /// Endpoints and keys, at most this old, or older ones after a failure; that failure if there are none. `None`: the provider has to be
+    /// asked.
+    fn answer(&self, age: Duration) -> Option<Result<Arc<CoreProviderMetadata>, Problem>> {
+        let failed = self.failed.as_ref();
+        let failed = failed.filter(|(at, _)| at.elapsed() < RESTED);
+        match (&self.metadata, failed) {
+            (Some((read, metadata)), failed) if read.elapsed() < age || failed.is_some() => {
+                Some(Ok(metadata.clone()))
+            }
+            (None, Some((_, problem))) => Some(Err(problem.clone())),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -138,35 +161,26 @@ impl Provider {
             callback: RedirectUrl::new(callback(&settings.url)).context("--url")?,
             http: Http(http.build()?),
             known: Mutex::default(),
-            failed: Mutex::default(),
+            strangers: Strangers::default(),
         }))
     }
 
-    /// Endpoints and keys, at most this old. While the provider does not answer, older ones count.
+    /// Endpoints and keys, at most this old. While the provider does not answer, older ones count, and it is asked again every 2 s.
     async fn metadata(&self, age: Duration) -> Result<Arc<CoreProviderMetadata>, Problem> {
         let mut known = self.known.lock().await;
-        if let Some((read, metadata)) = known.as_ref().filter(|(read, _)| read.elapsed() < age) {
-            tracing::trace!(age = ?read.elapsed(), "known provider");
-            return Ok(metadata.clone());
-        }
-        let mut failed = self.failed.lock().await;
-        let recent = failed.as_ref().filter(|(at, _)| at.elapsed() < RESTED);
-        if let Some((_, problem)) = recent {
-            return Err(problem.clone());
+        if let Some(answer) = known.answer(age) {
+            return answer;
         }
         match CoreProviderMetadata::discover_async(self.issuer.clone(), &self.http).await {
             Ok(metadata) => {
                 let metadata = Arc::new(metadata);
-                *known = Some((Instant::now(), metadata.clone()));
+                known.metadata = Some((Instant::now(), metadata.clone()));
                 Ok(metadata)
             }
             Err(error) => {
-                if let Some((_, metadata)) = known.as_ref() {
-                    return Ok(metadata.clone());
-                }
                 let problem = self.unavailable(&error);
-                *failed = Some((Instant::now(), problem.clone()));
-                Err(problem)
+                known.failed = Some((Instant::now(), problem.clone()));
+                known.answer(age).unwrap_or(Err(problem))
             }
         }
     }
@@ -302,3 +316,31 @@ type Client = CoreClient<
     openidconnect::EndpointMaybeSet,
     openidconnect::EndpointMaybeSet,
 >;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn known_endpoints_count_while_the_provider_fails() {
+        let metadata: CoreProviderMetadata = serde_json::from_value(json!({"issuer": "https://o.example",
+            "authorization_endpoint": "https://o.example/a", "jwks_uri": "https://o.example/k", "response_types_supported": ["code"],
+            "subject_types_supported": ["public"], "id_token_signing_alg_values_supported": ["RS256"]}))
+        .unwrap();
+        let mut known = Known::default();
+        assert!(known.answer(FRESH).is_none());
+        let failure = || Some((Instant::now(), problem("no answer")));
+        known.failed = failure();
+        assert!(known.answer(FRESH).unwrap().is_err());
+        known.metadata = Some((Instant::now(), Arc::new(metadata)));
+        for age in [FRESH, ROTATED] {
+            tokio::time::advance(age).await;
+            assert!(known.answer(age).is_none(), "too old");
+            known.failed = failure();
+            let answer = known.answer(age).unwrap();
+            assert!(answer.is_ok(), "a login goes on, and asks no one");
+        }
+    }
+}
