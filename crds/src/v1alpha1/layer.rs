@@ -80,7 +80,7 @@ pub struct TerraformLayerSpec {
     #[serde(default, skip_serializing_if = "RunTemplate::is_empty")]
     pub template: RunTemplate,
     /// Globs of additional paths, relative to the top of the repository, whose changes trigger a plan: `modules/**`,
-    /// `*.tfvars`; at most 32. The directory itself, local modules and variable files are always included.
+    /// `*.tfvars`; at most 32, without `..` and `\`. The directory itself, local modules and variable files are always included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 255)))]
     pub trigger_paths: Vec<String>,

@@ -140,8 +140,8 @@ pub struct LayerSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub missing: Option<String>,
-    /// Calls of functions that read a file at a computed path, as `main.tf:3: file(var.path)`: a commit that changes only such a
-    /// file causes no plan, unless a trigger path names it. At most 8.
+    /// Trigger paths that match no file, and calls of functions that read a file at a computed path, as `main.tf:3: file(var.path)`: a
+    /// commit that changes only such a file causes no plan, unless a trigger path names it. At most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 256)))]
     pub not_followed: Vec<String>,
