@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::phase::RunResult;
+use crate::reason::next_step::whole;
 
 /// The status of a layer.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
@@ -104,6 +105,13 @@ pub enum LayerState {
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
+}
+
+impl TerraformLayerStatus {
+    /// Advice and command of the next step, in one line.
+    pub fn step(&self) -> Option<String> {
+        whole(self.advice.as_deref(), self.next_step.as_deref())
+    }
 }
 
 impl LayerState {
