@@ -211,9 +211,9 @@ pub fn admitted<'a>(
         waiting.retain(|(place, scopes)| open.full(place.class, scopes, bounds).is_none());
         let turn = |at: usize| {
             let (place, scopes) = waiting[at];
-            let namespace = Scope::Namespace(place.namespace.clone());
+            let namespace = scopes.iter().find(|of| matches!(of, Scope::Namespace(_)));
             let shares = open.has_share(place, scopes, bounds);
-            let open = open.count(place.class, &namespace);
+            let open = namespace.map(|namespace| open.count(place.class, namespace));
             (place.class, shares, place.rank, open, place)
         };
         let first = (0..waiting.len()).min_by_key(|at| turn(*at));
