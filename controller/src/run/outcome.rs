@@ -24,7 +24,7 @@ pub(super) enum Outcome {
     Noticed,
     /// No attempt begins: the admission policies could not be proven.
     PolicyMissing(Missing),
-    /// No attempt begins: the namespace is frozen, or no slot is free.
+    /// No attempt begins: the namespace is frozen, no slot is free, or the datastore is away or has not the revision yet.
     Blocked(WaitReason),
     /// No attempt begins: the run has to wait for the lease on its state.
     QueuedToOpen(WaitReason),

@@ -42,8 +42,9 @@ pub(super) struct Situation<'a> {
     /// The newest apply of another run to the plan's state since the plan was made.
     pub(super) applied: Option<&'a Applied>,
     pub(super) late_result: &'a LateResult,
-    /// The state whose lease was taken for the run, and the name of the Lease. The status does not record it yet.
+    /// The datastore has the revision of the run's repository.
     pub(super) source_ready: bool,
+    /// The state whose lease was taken for the run, and the name of the Lease. The status does not record it yet.
     pub(super) taken: Option<&'a (String, String)>,
     /// The runs ahead of this one on the state.
     pub(super) ahead: Option<&'a Ahead>,
