@@ -68,7 +68,8 @@ pub struct TerraformLayerStatus {
     /// Consecutive failed runs, while content and settings are still the desired ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<LayerFailures>,
-    /// Settings of its runs with their origin: `PATH=VALUE (layer)`, one per line, without long values.
+    /// Settings of its runs with their origin: `PATH=VALUE (layer)`, one per line, without long values; entries of lists as
+    /// `variables[NAME]=…`, without values of variables and scripts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(length(max = 256)))]
     pub effective: Vec<String>,
