@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crds::{DeletionPolicy, RunResult, TerraformLayerStatus, names};
+use crds::{DeletionPolicy, Remediation, RunResult, TerraformLayerStatus, names};
 
 use super::{
     conditions::failed_text,
@@ -251,20 +251,34 @@ fn waits(s: &Situation<'_>) -> Next {
         return Next::default();
     };
     let run = s.o.named(&plan.run, plan.uid.as_deref());
-    let what = match plan.result {
+    let (what, step) = match plan.result {
         Some(RunResult::Planned) => {
-            format!("nothing: remediation is Dry, and the changes of {run} are not applied")
+            // A requested plan is handled as that of a commit.
+            let again = match layer.spec.remediation.on_commit {
+                Remediation::Dry => {
+                    "set spec.remediation.onCommit to Manual or Automatic: the layer plans again, and can apply"
+                        .to_owned()
+                }
+                _ => plan_command(layer),
+            };
+            (
+                format!("nothing: remediation is Dry, and the changes of {run} are not applied"),
+                again,
+            )
         }
         result => {
             let ended = result.map_or("gone", RunResult::as_str);
-            format!(
-                "a commit, a person or the next drift check: {run} is {ended}, and nothing was applied"
+            (
+                format!(
+                    "a commit, a person or the next drift check: {run} is {ended}, and nothing was applied"
+                ),
+                plan_command(layer),
             )
         }
     };
     Next {
         waits_for: Some(what),
-        step: Some(plan_command(layer)),
+        step: Some(step),
         ..Next::default()
     }
 }

@@ -192,6 +192,12 @@ fn deleted_run_is_not_named_as_one_that_exists() {
     world.waits(1).ends(RunResult::Planned).settle();
     let name = world.made[0].clone();
     assert!(world.waits_for().contains(&format!("run {name} are not")));
+    let step = "set spec.remediation.onCommit to Manual or Automatic: the layer plans again, and can apply";
+    assert_eq!(
+        world.next_step(),
+        step,
+        "another plan would end as this one"
+    );
     let uid = world.status().last_plan.unwrap().uid;
     assert_eq!(uid.as_deref(), world.runs[0].metadata.uid.as_deref());
     // A run without the layer's UID is none of its runs, whatever its name.
