@@ -1,6 +1,8 @@
 //! Outcomes: the facts that a decision reports in the status. They are values without words; [`say`](super::say) words them. Facts on the
 //! run itself (its attempt, plan, claim and approval) are not repeated here.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::{decision, expectations::WaitReason};
@@ -50,6 +52,8 @@ pub(super) enum Outcome {
     },
     /// The agent works on a plan that is claimed or about to be claimed.
     Working(Working),
+    /// The datastore, which the agent needs for its next step, is away for this reason, or is back.
+    Datastore(Option<Arc<str>>),
     /// The pod ends its hold once its plan is in the datastore, as others wait for its slot.
     HoldEnds,
     /// The node of the pod is not Ready. An unclaimed attempt is replaced at `retry_at`.

@@ -199,6 +199,16 @@ impl Slots {
         [Class::Plan, Class::Apply].map(|class| inner.load(class))
     }
 
+    /// The runs with an open attempt.
+    pub fn opened(&self) -> Vec<Key> {
+        let inner = self.lock();
+        let open = inner
+            .runs
+            .iter()
+            .filter(|(_, entry)| entry.attempt.is_some());
+        open.map(|(key, _)| key.clone()).collect()
+    }
+
     /// Wakes the runs of a namespace that have not ended.
     pub fn wake(&self, namespace: &str) {
         let inner = self.lock();
