@@ -163,6 +163,15 @@ impl Allocations {
         self.making_room().any(|held| held == key)
     }
 
+    /// The runs with an open attempt.
+    pub(super) fn opened(&self) -> impl Iterator<Item = &Key> {
+        let open = self
+            .runs
+            .iter()
+            .filter(|(_, entry)| entry.attempt.is_some());
+        open.map(|(key, _)| key)
+    }
+
     /// Number of open attempts and of waiting runs of a class.
     pub(super) fn load(&self, class: Class) -> (u32, usize) {
         let waiting = self.line.keys().filter(|place| place.class == class);

@@ -201,12 +201,7 @@ impl Slots {
 
     /// The runs with an open attempt.
     pub fn opened(&self) -> Vec<Key> {
-        let inner = self.lock();
-        let open = inner
-            .runs
-            .iter()
-            .filter(|(_, entry)| entry.attempt.is_some());
-        open.map(|(key, _)| key.clone()).collect()
+        self.lock().opened().cloned().collect()
     }
 
     /// Wakes the runs of a namespace that have not ended.
