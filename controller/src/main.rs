@@ -17,7 +17,7 @@ use controller::{
     convert, gc, policies,
     read_api::{self, Registration},
     revoke::Revoke,
-    run::Context,
+    run::{Context, datastore_watch},
     server,
     settings::Settings,
     watches::Watches,
@@ -216,7 +216,9 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let policies = policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone());
     let revoking = revoke.run(readiness.clone(), stopped.clone());
     let nodes = node_watch::run(ctx.cluster.clone(), stopped.clone());
+    let outage = datastore_watch::run(ctx.clone(), stopped.clone());
     let others = [
+        tokio::spawn(outage),
         tokio::spawn(reading),
         tokio::spawn(policies),
         tokio::spawn(revoking),

@@ -257,6 +257,13 @@ pub fn reconcile_command(namespace: &str, repository: &str) -> String {
     )
 }
 
+/// The command that resumes a layer or a repository with `spec.suspend`.
+pub fn resume_command(kind: &str, namespace: &str, name: &str) -> String {
+    format!(
+        "kubectl patch -n {namespace} {kind}/{name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'"
+    )
+}
+
 /// The command that prints the logs of all attempts from the datastore.
 pub fn stored_log_command(namespace: &str, run: &str) -> String {
     format!(

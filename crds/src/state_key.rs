@@ -45,12 +45,10 @@ pub fn expected(
 ) -> Option<String> {
     let id = StateId::of(name, spec);
     match &spec.backend {
-        Some(backend) => {
+        Some(backend) => backend.names_state().then(|| {
             let config = Value::Object(backend.config.clone());
-            BackendType::of(&backend.kind)
-                .names_state(&config)
-                .then(|| foreign(&backend.kind, &config, &spec.workspace, namespace, &id))
-        }
+            foreign(&backend.kind, &config, &spec.workspace, namespace, &id)
+        }),
         None => has_datastore.then(|| managed(namespace, &id)),
     }
 }

@@ -336,6 +336,15 @@ async fn template_is_held_to_the_rules_of_a_run(world: World) -> Result<()> {
         ["without Automatic", "admin", {"create": plans(json!({"onDrift": "Dry"}))}, ""],
     ]);
     scene.rows("layer/plans", rows).await?;
+    let triggers = |path: &str| json!({"create": {"spec": {"triggerPaths": ["modules/**", path]}}});
+    let named = "spec.triggerPaths[1]: Invalid value: \"string\": a trigger path is relative to the top of the repository";
+    let rows = json!([
+        ["above", "admin", triggers("../x"), named],
+        ["above within", "admin", triggers("a/../b/*"), named],
+        ["backslash", "admin", triggers(r"modules\a"), named],
+        ["from the top", "admin", triggers("/a/..b/**"), ""],
+    ]);
+    scene.rows("layer/triggers", rows).await?;
     let repositories: Api<DynamicObject> = Api::namespaced_with(
         scene.world.admin.clone(),
         &scene.namespace,

@@ -384,7 +384,7 @@ async fn commit_is_planned_superseded_and_settles(world: World) -> Result<()> {
         .map(str::trim)
         .filter(|word| !word.is_empty())
         .collect();
-    let wanted = "NAME, STATE, REVISION, LAST RESULT, DRIFT SINCE, PENDING, WAITS FOR, AGE";
+    let wanted = "NAME, STATE, REVISION, LAST RESULT, DRIFT SINCE, PENDING, AGE, WAITS FOR";
     ensure!(head.join(", ") == wanted, "{columns}");
     for part in [
         "ApplyNeeded",

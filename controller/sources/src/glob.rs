@@ -3,7 +3,7 @@
 use fast_glob::glob_match;
 
 /// `*` matches any text within a name, `?` one byte of it, `**` any number of directories; everything else is literal.
-/// A glob that matches a directory matches all files below it.
+/// A glob that matches a directory matches all files below it. A leading `/`, empty names and `.` have no effect.
 #[derive(Debug)]
 pub struct Glob {
     itself: String,
@@ -12,9 +12,10 @@ pub struct Glob {
 
 impl Glob {
     pub fn new(text: &str) -> Self {
-        let text = text.trim_start_matches("./").trim_matches('/');
+        let names = text.split('/').filter(|name| !matches!(*name, "" | "."));
+        let text = names.collect::<Vec<_>>().join("/");
         let mut itself = String::new();
-        for c in if matches!(text, "" | ".") { "**" } else { text }.chars() {
+        for c in if text.is_empty() { "**" } else { &text }.chars() {
             // Escape the crate's sets, alternatives and negation: here they are literal.
             if "[]{}\\!".contains(c) {
                 itself.push('\\');
@@ -44,6 +45,10 @@ mod tests {
             ("app", "app", true),
             ("app/", "app/main.tf", true),
             ("./app", "app/main.tf", true),
+            ("/app", "app/main.tf", true),
+            ("app//x/./*.tf", "app/x/main.tf", true),
+            ("/", "anything", true),
+            ("../app", "app/main.tf", false),
             ("modules/**", "modules/a/b/c.tf", true),
             ("modules/**", "modules/a.tf", true),
             ("modules/**", "modules", false),

@@ -60,16 +60,24 @@ pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
     if !walk.missing.is_empty() {
         return Content::Missing(walk.missing);
     }
-    let triggers: Vec<Glob> = subject
+    let mut triggers: Vec<_> = subject
         .triggers
         .iter()
-        .map(|trigger| Glob::new(trigger))
+        .map(|trigger| (Glob::new(trigger), false))
         .collect();
     let is_asked = |entry: &&Entry| {
-        walk.everything || triggers.iter().any(|trigger| trigger.matches(&entry.path))
+        let mut asked = walk.everything;
+        for (glob, found) in &mut triggers {
+            let matches = !(asked && *found) && glob.matches(&entry.path);
+            (asked, *found) = (asked || matches, *found || matches);
+        }
+        asked
     };
     walk.relevant.extend(tree.entries().iter().filter(is_asked));
-    let mut not_followed: Vec<_> = walk.not_followed.into_iter().collect();
+    let idle = subject.triggers.iter().zip(&triggers);
+    let idle = idle.filter(|(_, (_, found))| !found);
+    let idle = idle.map(|(text, _)| format!("triggerPaths: no file matches {text}"));
+    let mut not_followed: Vec<_> = idle.chain(walk.not_followed).collect();
     if not_followed.len() > NAMED {
         let more = not_followed.len() - NAMED + 1;
         not_followed.truncate(NAMED - 1);
@@ -279,6 +287,29 @@ mod tests {
             );
         }
         assert_eq!(repo.with("env/other.tfvars", "").digest(&subject), digest);
+    }
+
+    #[test]
+    fn trigger_path_without_a_file_is_named() {
+        let triggers = ["../x/**", "*.md", "modules/c/**", "README.*", r"modules\c"];
+        let subject = Subject {
+            path: "stacks/app".into(),
+            triggers: triggers.map(str::to_owned).into(),
+            ..Subject::default()
+        };
+        let idle = |repo: &Repo| match repo.content(&subject) {
+            Content::There(_, named) => named,
+            other => panic!("{other:?}"),
+        };
+        let named =
+            ["../x/**", r"modules\c"].map(|of| format!("triggerPaths: no file matches {of}"));
+        assert_eq!(idle(&repo()), named);
+        // A tree that is relevant as a whole hides none of them.
+        let whole = repo().with(
+            "stacks/app/x.tf",
+            "module \"x\" { source = \"./${var.x}\" }\n",
+        );
+        assert_eq!(idle(&whole)[..2], named);
     }
 
     #[test]

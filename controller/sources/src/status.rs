@@ -68,7 +68,7 @@ pub fn next(
         .iter()
         .filter_map(|known| Some((&known.name, known.failure.as_ref()?)))
         .collect();
-    let own_step = failing.first().and_then(|(_, failure)| step_of(failure));
+    let own_step = failing.first().and_then(|(_, failure)| failure.step());
     let whole_step = match &look.failed {
         Some(problem) => Some(clip(&step(problem), 1000)),
         None => own_step.clone(),
@@ -145,12 +145,6 @@ fn synced(status: &TerraformRepositoryStatus) -> Option<&Condition> {
     all.find(|c| c.type_ == conditions::SYNCED)
 }
 
-/// Advice and command of a ref's failure, in one line.
-fn step_of(failure: &RefFailure) -> Option<String> {
-    let command = Some(failure.next_step.as_str()).filter(|step| !step.is_empty());
-    next_step::whole(failure.advice.as_deref(), command)
-}
-
 /// The Events of a change: what fails now and did not, and that the repository answers again.
 pub fn news(old: &TerraformRepositoryStatus, next: &TerraformRepositoryStatus) -> Vec<Note> {
     let note = |reason: &str, warning, text: String| {
@@ -178,7 +172,7 @@ pub fn news(old: &TerraformRepositoryStatus, next: &TerraformRepositoryStatus) -
             return None;
         }
         let text = format!("{}: {}", known.name, failure.message);
-        let text = conditions::with_step(&text, step_of(failure).as_deref());
+        let text = conditions::with_step(&text, failure.step().as_deref());
         note(&failure.reason, true, text)
     });
     whole.into_iter().chain(refs).collect()

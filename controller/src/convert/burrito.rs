@@ -38,6 +38,8 @@ struct Inherited {
     retries: Option<u64>,
     history: Option<u64>,
     runner: Map<String, Value>,
+    /// Where the state is was not carried over.
+    waits: bool,
     used: bool,
 }
 
@@ -75,7 +77,7 @@ impl Repositories {
         for field in OF_LAYERS {
             of_layers.extend(runner.any(field).map(|value| (field.to_owned(), value)));
         }
-        settings(runner, &mut to, "spec.defaults", notes);
+        let waits = settings(runner, &mut to, "spec.defaults", notes);
         document.spec.end(&HINTS, notes);
         self.0.insert(
             (namespace.clone(), name.clone()),
@@ -84,6 +86,7 @@ impl Repositories {
                 retries,
                 history,
                 runner: of_layers,
+                waits,
                 used: false,
             },
         );
@@ -174,7 +177,9 @@ pub(super) fn layer(
         runner.text("serviceAccountName"),
     );
     pod::environment(&mut runner, &mut to, "spec.template", notes);
-    settings(runner, &mut to, "spec.template", notes);
+    if settings(runner, &mut to, "spec.template", notes) || inherited.waits {
+        to.wait();
+    }
     let annotations = document
         .metadata
         .get("annotations")
@@ -243,8 +248,9 @@ fn strategy(spec: &mut Fields) -> (Option<bool>, Option<u64>) {
     )
 }
 
-/// The common fields of `overrideRunnerSpec` in repositories and layers.
-fn settings(mut runner: Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
+/// The common fields of `overrideRunnerSpec` in repositories and layers. Returns whether plans have to wait.
+fn settings(mut runner: Fields, to: &mut Tree, at: &str, notes: &mut Notes) -> bool {
+    let mut waits = false;
     pod::settings(&mut runner, to, at);
     pod::metadata(&mut runner.within("metadata"), to, at);
     for (name, command) in [
@@ -252,9 +258,10 @@ fn settings(mut runner: Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
         ("extraPlanArgs", "plan"),
         ("extraApplyArgs", "apply"),
     ] {
-        pod::arguments(&mut runner, name, command, to, at, notes);
+        waits |= pod::arguments(&mut runner, name, command, to, at, notes);
     }
     runner.end(&pod::HINTS, notes);
+    waits
 }
 
 /// Converts a trigger path, relative to the layer's directory in Burrito, to a glob relative to the root.

@@ -158,7 +158,7 @@ pub(super) fn value_from(of: &mut Fields) -> Option<Value> {
 }
 
 /// Converts additional arguments of the tool, if they are allowed; an argument with a corresponding field becomes that
-/// field.
+/// field. Returns whether one of them says where the state is: then plans have to wait.
 pub(super) fn arguments(
     of: &mut Fields,
     name: &str,
@@ -166,12 +166,12 @@ pub(super) fn arguments(
     to: &mut Tree,
     at: &str,
     notes: &mut Notes,
-) {
-    let field = of.path(name);
+) -> bool {
+    let (field, mut waits) = (of.path(name), false);
     let mut words = of.words(name).into_iter();
     while let Some(mut argument) = words.next() {
         // `-var NAME=VALUE` in two words is `-var=NAME=VALUE`.
-        if ["-var", "--var", "-var-file", "--var-file"].contains(&argument.as_str()) {
+        if ["var", "var-file", "backend-config"].contains(&argument.trim_start_matches('-')) {
             argument = format!("{argument}={}", words.next().unwrap_or_default());
         }
         let (key, value) = argument
@@ -210,7 +210,7 @@ pub(super) fn arguments(
                 ),
             },
             ("backend-config", _) => {
-                to.wait();
+                waits = true;
                 notes.say(
                     &field,
                     &format!("holds {argument}, so plans wait: write it into {at}.backend.config, with the type of the code's backend, before you apply the object"),
@@ -228,4 +228,5 @@ pub(super) fn arguments(
             ),
         }
     }
+    waits
 }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 /// A comment and a command for each right, in the order of namespaces. `$WHO` is the user who applies the objects.
 pub(super) fn lines(objects: &[Value]) -> Vec<String> {
     let mut lines = Vec::new();
-    let (mut roles, mut accounts, mut published) =
-        (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+    let (mut roles, mut secrets) = (BTreeMap::new(), BTreeSet::new());
+    let (mut accounts, mut published) = (BTreeSet::new(), BTreeSet::new());
     for object in objects {
         let namespace = object["metadata"]["namespace"]
             .as_str()
@@ -16,11 +16,7 @@ pub(super) fn lines(objects: &[Value]) -> Vec<String> {
         let spec = &object["spec"];
         let repository = object["kind"] == "TerraformRepository";
         if let Some(secret) = spec["secretRef"]["name"].as_str().filter(|_| repository) {
-            lines.push(format!("# right: sources reads the Secret {secret}"));
-            lines.push(format!(
-                "kubectl create role {secret} -n {namespace} --verb=get --resource=secrets --resource-name={secret} && \
-                 kubectl create rolebinding {secret} -n {namespace} --role={secret} --serviceaccount=pawl-system:pawl-sources"
-            ));
+            secrets.insert((namespace, secret));
         }
         let automatic = spec["approval"]["mode"] == "Automatic"
             || spec["remediation"]
@@ -45,6 +41,13 @@ pub(super) fn lines(objects: &[Value]) -> Vec<String> {
                 }
             }
         }
+    }
+    for (namespace, secret) in secrets {
+        lines.push(format!("# right: sources reads the Secret {secret}"));
+        lines.push(format!(
+            "kubectl create role {secret} -n {namespace} --verb=get --resource=secrets --resource-name={secret} && \
+             kubectl create rolebinding {secret} -n {namespace} --role={secret} --serviceaccount=pawl-system:pawl-sources"
+        ));
     }
     for ((namespace, _), role) in roles {
         lines.push(format!("# right: $WHO applies the objects in {namespace}"));

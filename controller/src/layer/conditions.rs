@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 
 use crds::{DeletionPolicy, Remediation, RunResult, reason};
 
-use super::{next::Next, observed::Namespace, run_summary::Stage, situation::Situation};
+use super::{next::Next, observed::Namespace, situation::Situation};
 
 /// The layer matches its code, as far as the last run showed.
 pub(super) const READY: &str = "Ready";
@@ -130,9 +130,8 @@ pub(super) fn apply_up_to_date(s: &Situation<'_>) -> Verdict {
 pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
     let (verdict, stalled) = unfrozen(s, next);
     // A freeze is in the way of what would begin, and of nothing else.
-    let begins = match s.facts.current.map(|run| run.stage) {
-        Some(Stage::Preparing | Stage::Planning | Stage::Applying | Stage::Ended) => false,
-        Some(Stage::NotBegun | Stage::Waiting | Stage::Approved) => true,
+    let begins = match s.facts.current {
+        Some(run) => run.waits_to_begin(),
         None => verdict.reason == reason::PLAN_NEEDED || verdict.reason == reason::RETRYING,
     };
     match &s.o.namespace {

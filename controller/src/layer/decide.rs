@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use crds::{DeletionPolicy, RunResult, TerraformLayerStatus, names};
+use crds::{DeletionPolicy, Remediation, RunResult, TerraformLayerStatus, names};
 
 use super::{
     conditions::failed_text,
@@ -264,7 +264,7 @@ fn waits(s: &Situation<'_>) -> Next {
     let (what, step) = match plan.result {
         Some(RunResult::Planned) => (
             format!("nothing: remediation is Dry, and the changes of {run} are not applied"),
-            undried(s),
+            undried(s).unwrap_or_else(|| plan_command(layer)),
         ),
         result => {
             let ended = result.map_or("gone", RunResult::as_str);
@@ -283,15 +283,21 @@ fn waits(s: &Situation<'_>) -> Next {
     }
 }
 
-/// The command after which a Dry layer plans again, and its plan waits for an approval.
-fn undried(s: &Situation<'_>) -> String {
-    let (layer, drifted) = (&s.o.layer, s.facts.drift.is_some());
-    let field = if drifted { "onDrift" } else { "onCommit" };
+/// The command after which a Dry layer plans again, and its plan waits for an approval; `None` for one that is not Dry any more.
+fn undried(s: &Situation<'_>) -> Option<String> {
+    let (layer, remediation) = (&s.o.layer, s.o.layer.spec.remediation);
+    let (field, now) = if s.facts.drift.is_some() {
+        ("onDrift", remediation.on_drift)
+    } else {
+        ("onCommit", remediation.on_commit)
+    };
     let patch = json!({"spec": {"remediation": {field: "Manual"}}});
-    format!(
-        "kubectl patch -n {} {}/{} --type=merge -p '{patch}'",
-        layer.namespace().unwrap_or_default(),
-        names::KUBECTL_LAYER,
-        layer.name_any()
-    )
+    (now == Remediation::Dry).then(|| {
+        format!(
+            "kubectl patch -n {} {}/{} --type=merge -p '{patch}'",
+            layer.namespace().unwrap_or_default(),
+            names::KUBECTL_LAYER,
+            layer.name_any()
+        )
+    })
 }

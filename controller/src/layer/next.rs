@@ -103,9 +103,7 @@ pub(super) fn resumes(s: &Situation<'_>) -> Next {
     );
     let kind = names::KUBECTL_LAYER;
     let step = if s.o.layer.spec.suspend {
-        format!(
-            "kubectl patch -n {namespace} {kind}/{name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'"
-        )
+        names::resume_command(kind, &namespace, &name)
     } else {
         format!(
             "kubectl annotate -n {namespace} {kind}/{name} {}-",

@@ -43,28 +43,24 @@ pub(super) fn after(
     before: Option<&LayerFailures>,
     max_retries: u32,
 ) -> Option<LayerFailures> {
-    let none = Box::<str>::default;
-    let (class, reason, message) = match run.result? {
-        RunResult::Failed => run.failure.clone().unwrap_or((
-            FailureClass::Internal,
-            reason::AGENT_FAULT.into(),
-            none(),
-        )),
+    let failure = run.failure.as_ref();
+    let failure = failure.filter(|_| run.result == Some(RunResult::Failed));
+    let (class, reason) = match run.result? {
+        RunResult::Failed => failure
+            .map_or((FailureClass::Internal, reason::AGENT_FAULT), |failure| {
+                (failure.0, &*failure.1)
+            }),
         // The outcome is unknown: a person has to check before any retry.
-        RunResult::Indeterminate => (
-            FailureClass::Internal,
-            reason::APPLY_UNCONFIRMED.into(),
-            none(),
-        ),
+        RunResult::Indeterminate => (FailureClass::Internal, reason::APPLY_UNCONFIRMED),
         // A person cancelled it.
         RunResult::Canceled if !run.has_planned() && !run.superseded => {
-            (FailureClass::Policy, CANCELED.into(), none())
+            (FailureClass::Policy, CANCELED)
         }
         // A stopped destroy leaves no plan that the layer remembers.
         result @ (RunResult::Rejected | RunResult::Expired | RunResult::Canceled)
             if run.operation == Operation::Destroy && !run.superseded =>
         {
-            (FailureClass::Policy, result.as_str().into(), none())
+            (FailureClass::Policy, result.as_str())
         }
         _ => return None,
     };
@@ -82,7 +78,9 @@ pub(super) fn after(
         run: run.name.to_string(),
         uid: Some(run.uid.to_string()),
         reason: reason.to_string(),
-        message: (!message.is_empty()).then(|| message.to_string()),
+        message: failure
+            .filter(|failure| !failure.2.is_empty())
+            .map(|failure| failure.2.to_string()),
         content: run.content.to_string(),
         settings: run.settings.to_string(),
         at: whole_seconds(run.at()),

@@ -15,7 +15,7 @@ pub const SUPERSEDED: &str = "superseded by its layer: ";
 
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// No attempt has been opened.
+    /// No agent has begun to work. An attempt may be open, whose pod does not run yet.
     NotBegun,
     /// Its attempt fetches the source and initializes.
     Preparing,
@@ -39,7 +39,6 @@ pub struct PlanSummary {
     pub checksum: Option<Box<str>>,
     pub state_key: Option<Box<str>>,
     /// Digest of its lines of changes.
-    #[serde(default)]
     pub changes: Option<Box<str>>,
 }
 
@@ -76,6 +75,8 @@ pub struct RunSummary {
     /// The value of `pawl.run/plan` that it answers.
     pub answers: Option<Box<str>>,
     pub stage: Stage,
+    /// An attempt is open.
+    pub open: bool,
     /// `status.settled.result` if set, else `status.result`.
     pub result: Option<RunResult>,
     pub ended_at: Option<Timestamp>,
@@ -138,6 +139,8 @@ impl RunSummary {
             layer_spec: optional(names::LAYER_SPEC),
             answers: optional(names::PLAN),
             stage,
+            open: (status.and_then(|status| status.attempt.as_ref()))
+                .is_some_and(|attempt| attempt.open),
             result,
             ended_at: status
                 .and_then(|status| status.completion_time.as_ref())
@@ -219,6 +222,15 @@ impl RunSummary {
     pub fn may_be_taken_back(&self) -> bool {
         self.may_be_superseded()
             || self.stage == Stage::Planning && !self.superseded && !self.deleting
+    }
+
+    /// Whether a freeze delays it: its first attempt, or the apply of its plan, has not begun.
+    pub fn waits_to_begin(&self) -> bool {
+        match self.stage {
+            Stage::NotBegun => !self.open,
+            Stage::Waiting | Stage::Approved => true,
+            Stage::Preparing | Stage::Planning | Stage::Applying | Stage::Ended => false,
+        }
     }
 
     /// When it ended, else when it planned, else when it was created.

@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 
 use crds::{
     DeletionPolicy, FailureClass, Reason, Remediation, RemediationStrategy, TerraformLayer,
-    conditions, names, reason, reason::next_step::whole as whole_step,
+    conditions, names, reason,
 };
 
 use super::{drift::Check, facts::Facts, observed::Observed, template::Effective};
@@ -193,7 +193,7 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     }
 }
 
-/// What keeps commits from the layer: of the whole repository before its ref, and of its ref before the bound of refs.
+/// The failure that keeps commits from the layer: of the whole repository before its ref, and of its ref before the bound of refs.
 fn failure(o: &Observed) -> Option<Failure> {
     let repository = o.repository.as_ref()?;
     let status = repository.status.as_ref()?;
@@ -211,33 +211,20 @@ fn failure(o: &Observed) -> Option<Failure> {
         .or_else(|| failed(conditions::READY).filter(|_| known.is_none()));
     let (word, message, step, since) = match (whole, known.and_then(|known| known.failure.as_ref()))
     {
-        (Some(c), of) if c.type_ == conditions::SYNCED || of.is_none() => (
+        (Some(c), _) => (
             &c.reason,
             conditions::without_step(&c.message),
-            whole_step(status.advice.as_deref(), status.next_step.as_deref()),
+            status.step(),
             c.last_transition_time.0,
         ),
-        (_, Some(of)) => (
-            &of.reason,
-            of.message.as_str(),
-            whole_step(
-                of.advice.as_deref(),
-                Some(of.next_step.as_str()).filter(|step| !step.is_empty()),
-            ),
-            of.since.0,
-        ),
-        (_, None) => return None,
+        (None, Some(of)) => (&of.reason, of.message.as_str(), of.step(), of.since.0),
+        (None, None) => return None,
     };
     let word = Reason::parse(word)?;
     let (namespace, name) = o.layer.repository_key();
     let suspended = word == Reason::Suspended;
     let class = word.class().unwrap_or(FailureClass::Configuration);
-    let resume = || {
-        let kind = names::KUBECTL_REPOSITORY;
-        format!(
-            "kubectl patch -n {namespace} {kind}/{name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'"
-        )
-    };
+    let resume = || names::resume_command(names::KUBECTL_REPOSITORY, &namespace, &name);
     Some(Failure {
         hold: Hold {
             reason: word.as_str(),

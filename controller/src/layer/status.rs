@@ -32,9 +32,12 @@ pub(super) fn of(
     let generation = s.o.layer.metadata.generation;
     let mut all = before.conditions.clone();
     let (ready, is_stalled) = conditions::ready(s, next);
-    let told = told(&before, next, &ready, is_stalled || s.fault.is_some());
-    let (advice, command) = step(next);
+    let step = next.step.as_deref().map(|text| clip(text, MAX_STEP));
+    let (advice, command) = step.as_deref().map(parts).unwrap_or_default();
     let step = whole(advice.as_deref(), command.as_deref());
+    let same = (&advice, &command) == (&before.advice, &before.next_step);
+    let is_wrong = is_stalled || s.fault.is_some();
+    let told = told(&before, (step.as_deref(), same), &ready, is_wrong);
     let message = set_of::with_step(
         &ready.message,
         step.as_deref().filter(|_| ready.holds != Some(true)),
@@ -142,17 +145,14 @@ pub(super) fn of(
     (status, notes.into_iter().chain(told).collect())
 }
 
-/// The Event for the current situation. `kubectl describe` sorts status fields by name and prints Events after them, so the newest Event
+/// The Event for the current situation, with the next step and whether the status has that already. `kubectl describe` sorts status fields by name and prints Events after them, so the newest Event
 /// ends with the next step. A run in progress publishes its own Events.
 fn told(
     before: &TerraformLayerStatus,
-    next: &Next,
+    (step, same): (Option<&str>, bool),
     ready: &Verdict,
     is_wrong: bool,
 ) -> Option<Note> {
-    let (advice, command) = step(next);
-    let same = (&advice, &command) == (&before.advice, &before.next_step);
-    let step = whole(advice.as_deref(), command.as_deref());
     let was = before
         .conditions
         .iter()
@@ -171,12 +171,6 @@ fn told(
         warning,
         text,
     })
-}
-
-/// Advice and command.
-fn step(next: &Next) -> (Option<String>, Option<String>) {
-    let step = next.step.as_deref().map(|text| clip(text, MAX_STEP));
-    step.as_deref().map(parts).unwrap_or_default()
 }
 
 /// Stack and workspace of a managed state.

@@ -13,6 +13,8 @@ use crds::{
 const LINES: usize = 128;
 /// Characters of the longest value that is shown.
 const VALUE: usize = 80;
+/// Characters of the longest entry of a list that is shown.
+const ENTRY: usize = 120;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Effective {
@@ -44,11 +46,14 @@ impl Effective {
             "path": layer.spec.path,
             "onCommit": layer.spec.remediation.on_commit,
         }))));
-        let mut lines = Vec::new();
+        let mut lines = [Vec::new(), Vec::new()];
         show(&mut lines, "", &template.0, Some(&layer.spec.template.0));
+        let [mut lines, entries] = lines;
         if !template.0.contains_key("stack") {
             lines.push(format!("stack={stack} (repository and path)"));
         }
+        // Long lists hide no other setting.
+        lines.extend(entries);
         let more = lines.len().saturating_sub(LINES);
         if more > 0 {
             lines.truncate(LINES - 1);
@@ -189,9 +194,10 @@ fn stack(template: &RunTemplate, path: &str, url: &str) -> Result<String, String
     Ok(StateId::of("", &spec).stack)
 }
 
-/// One line per field. Shows lists by length, and values of `backend.config`, which may be credentials, as `…`.
+/// One line per field, and per entry of a list, with its origin: a list is replaced as a whole. Shows `…` for values of `backend.config` and
+/// for values of variables and scripts, which may be credentials.
 fn show(
-    lines: &mut Vec<String>,
+    lines: &mut [Vec<String>; 2],
     path: &str,
     merged: &Map<String, Value>,
     layer: Option<&Map<String, Value>>,
@@ -203,18 +209,64 @@ fn show(
             format!("{path}.{field}")
         };
         let own = layer.and_then(|layer| layer.get(field));
-        let shown = match value {
+        let origin = if own.is_some() { "layer" } else { "repository" };
+        match value {
             Value::Object(parts) if !parts.is_empty() => {
                 show(lines, &path, parts, own.and_then(Value::as_object));
-                continue;
             }
-            Value::Array(items) if items.len() == 1 => "1 item".to_owned(),
-            Value::Array(items) => format!("{} items", items.len()),
-            _ if path.starts_with("backend.config.") => "…".to_owned(),
-            Value::String(text) => clip(text, VALUE),
-            other => clip(&other.to_string(), VALUE),
-        };
-        let origin = if own.is_some() { "layer" } else { "repository" };
-        lines.push(clip(&format!("{path}={shown} ({origin})"), 256));
+            Value::Array(items) if !items.is_empty() => {
+                let entries = items.iter().enumerate();
+                lines[1].extend(entries.map(|(at, item)| entry(&path, at, item, origin)));
+            }
+            _ if path.starts_with("backend.config.") => lines[0].push(line(&path, "…", origin)),
+            _ => lines[0].push(line(&path, &clip(&text(value), VALUE), origin)),
+        }
     }
+}
+
+/// The line of a list's entry, by its name or path beside its other fields.
+fn entry(list: &str, at: usize, item: &Value, origin: &str) -> String {
+    let Value::Object(fields) = item else {
+        return line(&format!("{list}[{at}]"), &clip(&text(item), VALUE), origin);
+    };
+    let key = ["name", "path"]
+        .into_iter()
+        .find(|key| fields.len() > 1 && fields.get(*key).is_some_and(Value::is_string));
+    let name = key.map_or_else(|| at.to_string(), |key| text(&fields[key]));
+    let mut parts = Vec::new();
+    for (field, value) in fields
+        .iter()
+        .filter(|(field, _)| Some(field.as_str()) != key)
+    {
+        flat(field, value, &mut parts);
+    }
+    line(
+        &format!("{list}[{}]", clip(&name, VALUE)),
+        &clip(&parts.join(", "), ENTRY),
+        origin,
+    )
+}
+
+/// The leaves of a field, each with its path.
+fn flat(path: &str, value: &Value, parts: &mut Vec<String>) {
+    match value {
+        _ if matches!(path, "value" | "inline") => parts.push(format!("{path}: …")),
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                flat(&format!("{path}.{field}"), value, parts);
+            }
+        }
+        _ => parts.push(format!("{path}: {}", text(value))),
+    }
+}
+
+fn text(value: &Value) -> String {
+    let text = value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned);
+    text.replace('\n', " ")
+}
+
+fn line(path: &str, shown: &str, origin: &str) -> String {
+    clip(&format!("{path}={shown} ({origin})"), 256)
 }

@@ -120,7 +120,7 @@ fn cause(s: &Situation<'_>, wanted: &Wanted, trigger: Trigger, id: String) -> Ca
     }
 }
 
-/// What the last apply changed, unless a look found the changes gone since.
+/// The changes of the last apply, unless a look found the changes gone since.
 fn applied(s: &Situation<'_>) -> String {
     let last = s.facts.last_apply.as_ref();
     last.and_then(|run| run.changes.clone())

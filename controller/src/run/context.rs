@@ -7,7 +7,7 @@ use std::{
 
 use datastore_client::controller::Datastore;
 
-use super::expectations::Memory;
+use super::{expectations::Memory, outage::Outage};
 use crate::{
     cluster::Cluster,
     events::Events,
@@ -29,6 +29,7 @@ pub struct Context {
     /// Locks that runs may release, by the controller's permission.
     pub released: Released,
     pub datastore: Option<Arc<Datastore>>,
+    pub outage: Outage,
     pub events: Events,
 }
 
@@ -43,6 +44,7 @@ impl Context {
             slots: Arc::new(Slots::new(&cluster.settings, wakers.clone())),
             released: Released::default(),
             datastore: datastore.map(Arc::new),
+            outage: Outage::default(),
             events: Events::new(cluster.client.clone(), "pawl-controller"),
             cluster: Arc::new(cluster),
         }

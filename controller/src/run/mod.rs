@@ -5,6 +5,7 @@
 //! | [`timing`] | delays, timeouts and backoffs | no |
 //! | [`run_view`] | the fields of a run that decisions read, cached or whole | no |
 //! | [`cached_run`] | the part of a run that is cached | no |
+//! | [`outage`] | whether the datastore responds | no |
 //! | [`expectations`], [`context`] | in-memory notes on runs, and the reconciler's context | no |
 //! | [`observed`], [`decision`] | observations and possible decisions: plain values | no |
 //! | [`situation`] | the input of decisions in one typed view | no |
@@ -16,10 +17,12 @@
 //! | [`revoke`] | revokes annotations that were set while the admission policies were not enforced | yes |
 //! | [`reconcile`](mod@reconcile) | one reconcile of a run | yes |
 //! | [`event_handlers`] | releases left pods and wakes the runs of pods on watch events | yes |
+//! | [`datastore_watch`] | asks whether the datastore responds, and wakes the runs that wait for it | yes |
 //! | [`work`] | the loop that reconciles runs | yes |
 
 pub mod cached_run;
 mod context;
+pub mod datastore_watch;
 mod decide;
 mod decision;
 pub mod event_handlers;
@@ -27,6 +30,7 @@ mod execute;
 mod expectations;
 mod observe;
 mod observed;
+mod outage;
 mod outcome;
 mod reconcile;
 pub mod revoke;

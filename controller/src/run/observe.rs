@@ -153,6 +153,7 @@ fn observed(
         slot,
         slot_wanted,
         frozen: ctx.cluster.freezes.of(&run.namespace().unwrap_or_default()),
+        datastore_away: ctx.outage.now(),
         node,
         ..Observed::of(view)
     }

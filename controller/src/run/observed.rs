@@ -1,5 +1,7 @@
 //! The observation of a run: plain values.
 
+use std::sync::Arc;
+
 use super::{
     expectations::Notes,
     run_view::{RunView, Status},
@@ -45,6 +47,8 @@ pub struct Observed {
     pub slot_wanted: bool,
     /// Why nothing new begins in the namespace.
     pub frozen: Option<Frozen>,
+    /// Why the datastore is away, for an attempt that is open.
+    pub datastore_away: Option<Arc<str>>,
     /// The node of the pod.
     pub node: NodeState,
     /// The node (or every node, if the pod's node is unknown) confirmed that no process of a vanished pod runs.
@@ -97,6 +101,7 @@ impl Observed {
             slot: Slot::Free,
             slot_wanted: false,
             frozen: None,
+            datastore_away: None,
             node: NodeState::Unknown,
             gone_pod_ended: false,
             lock_released: false,

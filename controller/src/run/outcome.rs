@@ -1,6 +1,8 @@
 //! Outcomes: the facts that a decision reports in the status. They are values without words; [`say`](super::say) words them. Facts on the
 //! run itself (its attempt, plan, claim and approval) are not repeated here.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::{decision, expectations::WaitReason};
@@ -24,7 +26,7 @@ pub(super) enum Outcome {
     Noticed,
     /// No attempt begins: the admission policies could not be proven.
     PolicyMissing(Missing),
-    /// No attempt begins: the namespace is frozen, or no slot is free.
+    /// No attempt begins: the namespace is frozen, no slot is free, or the datastore is away or has not the revision yet.
     Blocked(WaitReason),
     /// No attempt begins: the run has to wait for the lease on its state.
     QueuedToOpen(WaitReason),
@@ -50,6 +52,8 @@ pub(super) enum Outcome {
     },
     /// The agent works on a plan that is claimed or about to be claimed.
     Working(Working),
+    /// The datastore, which the agent needs for its next step, is away for this reason, or is back.
+    Datastore(Option<Arc<str>>),
     /// The pod ends its hold once its plan is in the datastore, as others wait for its slot.
     HoldEnds,
     /// The node of the pod is not Ready. An unclaimed attempt is replaced at `retry_at`.

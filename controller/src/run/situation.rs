@@ -1,5 +1,7 @@
 //! The input of decisions: the observation of a run, evaluated once per reconcile. Decisions derive none of it again.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use crds::{ApprovalMode, Attempt, Claim, Phase, PlanStatus, RunResult};
@@ -42,8 +44,9 @@ pub(super) struct Situation<'a> {
     /// The newest apply of another run to the plan's state since the plan was made.
     pub(super) applied: Option<&'a Applied>,
     pub(super) late_result: &'a LateResult,
-    /// The state whose lease was taken for the run, and the name of the Lease. The status does not record it yet.
+    /// The datastore has the revision of the run's repository.
     pub(super) source_ready: bool,
+    /// The state whose lease was taken for the run, and the name of the Lease. The status does not record it yet.
     pub(super) taken: Option<&'a (String, String)>,
     /// The runs ahead of this one on the state.
     pub(super) ahead: Option<&'a Ahead>,
@@ -51,6 +54,8 @@ pub(super) struct Situation<'a> {
     /// Others wait for the slot of the run's pod, which only waits itself.
     pub(super) slot_wanted: bool,
     pub(super) frozen: Option<&'a Frozen>,
+    /// Why the datastore is away.
+    pub(super) datastore_away: Option<&'a Arc<str>>,
     /// A node confirmed that no process of a vanished pod runs.
     pub(super) gone_pod_ended: bool,
     /// The lock that the run left on its managed state was released.
@@ -169,6 +174,7 @@ impl<'a> Situation<'a> {
             slot: &o.slot,
             slot_wanted: o.slot_wanted,
             frozen: o.frozen.as_ref(),
+            datastore_away: o.datastore_away.as_ref(),
             gone_pod_ended: o.gone_pod_ended,
             lock_released: o.lock_released,
             lock_left_by: match &o.lock_holder {

@@ -1,8 +1,8 @@
 //! Decides which runs of a queue may take a slot: a pure function of the queue, the open attempts and the bounds.
 //!
-//! People come before commits before schedules, but a rank that waits has one slot of each bound, so that none starves. Within a rank the
-//! namespace with the fewest open attempts comes first, then the oldest run. A run that the bound of its namespace or repository excludes
-//! does not block runs of others.
+//! People come before runs that name nobody, then commits, then schedules, but a rank that waits has one slot of each bound, so that none
+//! starves. Within a rank the namespace with the fewest open attempts comes first, then the oldest run. A run that the bound of its
+//! namespace or repository excludes does not block runs of others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,9 +23,11 @@ pub enum Class {
 /// Priority in the queue, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rank {
-    /// A person, or any other client that creates a run.
+    /// A person who names himself, which admission verifies.
     Person,
-    /// A commit to a layer.
+    /// A client that names nobody: a person, or a program.
+    Unnamed,
+    /// A commit to a layer, or a service account.
     Commit,
     /// A layer's drift check or retry, or an unknown trigger.
     Schedule,
@@ -77,9 +79,12 @@ impl Bounds {
     }
 }
 
+/// Number of ranks.
+const RANKS: usize = 4;
+
 /// Number of open attempts by scope, class and rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Open(BTreeMap<Scope, [[u32; 3]; 2]>);
+pub struct Open(BTreeMap<Scope, [[u32; RANKS]; 2]>);
 
 impl Open {
     /// Number of open attempts of a class in a scope.
@@ -87,8 +92,10 @@ impl Open {
         self.ranks(class, scope).iter().sum()
     }
 
-    fn ranks(&self, class: Class, scope: &Scope) -> [u32; 3] {
-        self.0.get(scope).map_or([0; 3], |of| of[class as usize])
+    fn ranks(&self, class: Class, scope: &Scope) -> [u32; RANKS] {
+        self.0
+            .get(scope)
+            .map_or([0; RANKS], |of| of[class as usize])
     }
 
     pub fn add(&mut self, class: Class, rank: Rank, scopes: &[Scope]) {
@@ -104,7 +111,7 @@ impl Open {
             };
             let count = &mut of[class as usize][rank as usize];
             *count = count.saturating_sub(1);
-            if *of == [[0; 3]; 2] {
+            if *of == [[0; RANKS]; 2] {
                 self.0.remove(scope);
             }
         }
@@ -204,9 +211,9 @@ pub fn admitted<'a>(
         waiting.retain(|(place, scopes)| open.full(place.class, scopes, bounds).is_none());
         let turn = |at: usize| {
             let (place, scopes) = waiting[at];
-            let namespace = Scope::Namespace(place.namespace.clone());
+            let namespace = scopes.iter().find(|of| matches!(of, Scope::Namespace(_)));
             let shares = open.has_share(place, scopes, bounds);
-            let open = open.count(place.class, &namespace);
+            let open = namespace.map(|namespace| open.count(place.class, namespace));
             (place.class, shares, place.rank, open, place)
         };
         let first = (0..waiting.len()).min_by_key(|at| turn(*at));
@@ -480,12 +487,12 @@ mod tests {
 
     #[test]
     fn namespaces_share_and_no_rank_starves() {
-        use Rank::{Commit, Person, Schedule};
+        use Rank::{Commit, Person, Schedule, Unnamed};
         let whole = |bound| Bounds {
             whole: Some(bound),
             ..Bounds::default()
         };
-        for rank in [Person, Commit, Schedule] {
+        for rank in [Person, Unnamed, Commit, Schedule] {
             let got = shares(&[(rank, "busy"), (rank, "quiet")], &whole(4), 400);
             assert!(got.iter().all(|got| *got > 150), "{rank:?}: {got:?}");
         }
@@ -495,6 +502,11 @@ mod tests {
             400,
         );
         assert!(got[0] > 150 && got[1] > 50 && got[2] > 50, "{got:?}");
+        let got = shares(&[(Unnamed, "a"), (Person, "a")], &whole(4), 400);
+        assert!(
+            got[0] > 50 && got[1] > 250,
+            "hundreds of a program: {got:?}"
+        );
         let own = Bounds {
             per_namespace: Some(2),
             ..Bounds::default()
@@ -530,8 +542,8 @@ mod tests {
                 } else {
                     Class::Plan
                 };
-                let rank = [Rank::Person, Rank::Commit, Rank::Schedule]
-                    [usize::try_from(below(3)).unwrap()];
+                let rank = [Rank::Person, Rank::Unnamed, Rank::Commit, Rank::Schedule]
+                    [usize::try_from(below(4)).unwrap()];
                 let namespace = of(below(3));
                 let repository = (below(2) == 0).then_some("r");
                 let name = format!("n{n}");

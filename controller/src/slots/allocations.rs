@@ -76,7 +76,7 @@ impl Allocations {
         }
         self.runs.insert(key.clone(), entry);
         if is_stuck {
-            for held in self.held.iter().filter(|held| self.makes_room(held)) {
+            for held in self.making_room() {
                 self.wakers.send(&held.0, &held.1);
             }
         }
@@ -131,7 +131,7 @@ impl Allocations {
     /// Whether the run at a place of the queue may take a slot.
     ///
     /// # Errors
-    /// The bound that is full, and the number of runs ahead.
+    /// The bound that is full.
     pub(super) fn ask(&self, place: &Place, scopes: &[Scope]) -> Result<(), Full> {
         ask(place, scopes, &self.line, &self.open, &self.bounds)
     }
@@ -143,18 +143,33 @@ impl Allocations {
         }
     }
 
-    /// Whether the pod of a held run ends to make room for a stuck one: as many end as find none.
-    pub(super) fn makes_room(&self, key: &Key) -> bool {
+    /// The held runs whose pods end to make room for stuck ones: at a time as many as find none. Once they have ended, others follow until
+    /// the stuck ones are reported as started.
+    fn making_room(&self) -> impl Iterator<Item = &Key> {
         let scopes: BTreeSet<&Scope> = self.stuck.values().collect();
-        scopes.into_iter().any(|scope| {
+        scopes.into_iter().flat_map(|scope| {
             let stuck = self.stuck.values().filter(|of| *of == scope).count();
             let held = self.held.iter().filter(|held| {
                 self.runs
                     .get(*held)
                     .is_some_and(|entry| entry.scopes.contains(scope))
             });
-            held.take(stuck).any(|held| held == key)
+            held.take(stuck)
         })
+    }
+
+    /// Whether the pod of a held run ends to make room for a stuck one.
+    pub(super) fn makes_room(&self, key: &Key) -> bool {
+        self.making_room().any(|held| held == key)
+    }
+
+    /// The runs with an open attempt.
+    pub(super) fn opened(&self) -> impl Iterator<Item = &Key> {
+        let open = self
+            .runs
+            .iter()
+            .filter(|(_, entry)| entry.attempt.is_some());
+        open.map(|(key, _)| key)
     }
 
     /// Number of open attempts and of waiting runs of a class.
@@ -163,7 +178,7 @@ impl Allocations {
         (self.open.count(class, &Scope::Whole), waiting.count())
     }
 
-    /// Wakes the the held runs that occupy slots of a full bound.
+    /// Wakes the held runs that occupy slots of a full bound.
     pub(super) fn wake_held(&self, full: &Full) {
         for key in &self.held {
             let entry = self.runs.get(key);

@@ -219,21 +219,21 @@ fn stuck(run: &TerraformRun) -> Option<Scope> {
     }
 }
 
-/// Who created a run. Without a trigger annotation it was a person, unless it names only service accounts.
+/// Who created a run, as far as it names a user: the API server does not tell.
 fn rank(run: &TerraformRun) -> Rank {
-    let named = run.annotations().get(names::REQUESTED_BY);
-    let machines = named.is_some_and(|named| {
-        named
-            .lines()
-            .all(|name| name.starts_with("system:serviceaccount:"))
-    });
+    let machine = |name: &str| name.starts_with("system:serviceaccount:");
+    let asker = match run.annotations().get(names::REQUESTED_BY) {
+        None => Rank::Unnamed,
+        Some(named) if named.lines().all(machine) => Rank::Commit,
+        Some(_) => Rank::Person,
+    };
     match run
         .annotations()
         .get(names::TRIGGER)
         .map_or(Trigger::Person, |word| Trigger::of(word))
     {
-        Trigger::Person if machines => Rank::Commit,
-        Trigger::Person | Trigger::Deletion => Rank::Person,
+        Trigger::Person => asker,
+        Trigger::Deletion => Rank::Person,
         Trigger::Commit => Rank::Commit,
         Trigger::Retry | Trigger::Drift | Trigger::Unknown => Rank::Schedule,
     }
@@ -336,13 +336,14 @@ mod tests {
         let mut fresh = testing::run();
         assert_eq!(
             place(&fresh).map(|place| (place.class, place.rank)),
-            Some((Class::Plan, Rank::Person))
+            Some((Class::Plan, Rank::Unnamed))
         );
         for (word, rank) in [
             ("Commit", Rank::Commit),
             ("Drift", Rank::Schedule),
             ("Retry", Rank::Schedule),
-            ("Person", Rank::Person),
+            ("Person", Rank::Unnamed),
+            ("Deletion", Rank::Person),
         ] {
             fresh.metadata.annotations =
                 Some([(names::TRIGGER.to_owned(), word.to_owned())].into());

@@ -199,6 +199,11 @@ impl Slots {
         [Class::Plan, Class::Apply].map(|class| inner.load(class))
     }
 
+    /// The runs with an open attempt.
+    pub fn opened(&self) -> Vec<Key> {
+        self.lock().opened().cloned().collect()
+    }
+
     /// Wakes the runs of a namespace that have not ended.
     pub fn wake(&self, namespace: &str) {
         let inner = self.lock();

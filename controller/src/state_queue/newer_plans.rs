@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 use watching::{Index, Key, name_of};
 
 use crds::{
-    Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, backend::BackendType,
-    datastore::StateId, state_key, text::without_userinfo,
+    Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, datastore::StateId, state_key,
+    text::without_userinfo,
 };
 
 use crate::cluster::watch::Wakers;
@@ -213,9 +213,7 @@ fn workspace(run: &TerraformRun) -> Workspace {
                 .map(|(name, value)| (name.clone(), without_user(value)))
                 .collect();
             // A backend that the environment or the code completes may be another one in another stack.
-            let names_state =
-                BackendType::of(&backend.kind).names_state(&Value::Object(backend.config.clone()));
-            let stack = (!names_state).then_some(stack);
+            let stack = (!backend.names_state()).then_some(stack);
             json!(["backend", backend.kind, Value::Object(config), stack])
         }
         None => json!(["stack", stack]),

@@ -60,6 +60,10 @@ pub fn terraform_layer() -> Value {
             "the age is at least 1h and at most 8760h",
         )]);
     }
+    spec["triggerPaths"]["items"]["x-kubernetes-validations"] = rules(&[(
+        r"!self.contains('\\') && !self.split('/').exists(part, part == '..')",
+        "a trigger path is relative to the top of the repository, without '..' and with '/' between its names",
+    )]);
     let spec = &mut root["properties"]["spec"];
     let mut all = inside("the repository");
     let automatic = rules(&[(

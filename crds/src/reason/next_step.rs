@@ -14,7 +14,7 @@ pub enum Place {
     Laptop,
 }
 
-/// What holds the code of a run, and its settings.
+/// The origin of a run's code and settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodeOrigin {
     /// The spec field that holds the code or its digest. Different code then needs a new run.
@@ -66,7 +66,7 @@ pub struct Facts {
     pub again: String,
     /// The command that prints the log.
     pub logs: String,
-    /// What holds the code.
+    /// The origin of the code.
     pub origin: CodeOrigin,
     /// `FILE:LINE` from the tool's diagnostics.
     pub code: Option<String>,
@@ -155,9 +155,14 @@ pub fn next_step(reason: &str, place: Place, facts: &Facts) -> String {
 fn of_layer(step: Step, layer: &str, facts: &Facts) -> String {
     let words = |text: &str| {
         [
+            // Before those that are a part of it.
+            (
+                "spec.source.git or spec.credentials.git",
+                "spec.template.credentials.git",
+            ),
             (" (a spec never changes)", ""),
             (
-                "with a corrected spec",
+                "create a run with a corrected spec",
                 "correct what the message names with a push, or in spec.template of layer LAYER",
             ),
             (
@@ -184,7 +189,6 @@ fn of_layer(step: Step, layer: &str, facts: &Facts) -> String {
         ]
         .iter()
         .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
-        .replace("create a run correct", "correct")
         .replace("LAYER", layer)
     };
     match step {
@@ -299,6 +303,7 @@ mod tests {
             names::abandon_command("team", "vpc"),
             names::reconcile_command("team", "infra"),
             names::confirm_command("team", "net"),
+            names::resume_command(names::KUBECTL_LAYER, "team", "net"),
         ];
         for reason in reason::ALL {
             for origin in [CodeOrigin::default(), layer.clone()] {
@@ -324,6 +329,8 @@ mod tests {
                         "new run",
                         "spec never",
                         "inline.files",
+                        "repository.git",
+                        "spec.credentials",
                         "LAYER",
                     ] {
                         assert!(!text.contains(word), "{reason}: {text}");

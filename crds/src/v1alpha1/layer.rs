@@ -41,12 +41,12 @@ use crate::{digest::hex_digest, duration::Span, names};
         json_path = ".status.drift.since"
     ),
     printcolumn(name = "Pending", type_ = "string", json_path = ".status.pending.run"),
-    printcolumn(name = "Waits For", type_ = "string", json_path = ".status.waitsFor"),
     printcolumn(
         name = "Age",
         type_ = "date",
         json_path = ".metadata.creationTimestamp"
     ),
+    printcolumn(name = "Waits For", type_ = "string", json_path = ".status.waitsFor"),
     printcolumn(
         name = "Repository",
         type_ = "string",
@@ -80,7 +80,7 @@ pub struct TerraformLayerSpec {
     #[serde(default, skip_serializing_if = "RunTemplate::is_empty")]
     pub template: RunTemplate,
     /// Globs of additional paths, relative to the top of the repository, whose changes trigger a plan: `modules/**`,
-    /// `*.tfvars`; at most 32. The directory itself, local modules and variable files are always included.
+    /// `*.tfvars`; at most 32, without `..` and `\`. The directory itself, local modules and variable files are always included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 255)))]
     pub trigger_paths: Vec<String>,
@@ -277,14 +277,13 @@ impl TerraformLayer {
         (namespace.clone().unwrap_or(own), name.clone())
     }
 
-    /// The identity of the spec that `status.source` must match: ref, path and a digest of the trigger paths.
+    /// The identity of the spec that `status.source` must match: ref, path and a digest of the trigger paths, if there are any.
     pub fn source_of(&self) -> String {
-        let triggers = Sha256::digest(self.spec.trigger_paths.join("\n").as_bytes());
-        format!(
-            "{}\n{}\n{}",
-            self.spec.git_ref,
-            self.spec.path,
-            hex_digest(&triggers)
-        )
+        let spec = &self.spec;
+        let triggers = match spec.trigger_paths.as_slice() {
+            [] => String::new(),
+            paths => hex_digest(&Sha256::digest(paths.join("\n").as_bytes())),
+        };
+        format!("{}\n{}\n{triggers}", spec.git_ref, spec.path)
     }
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::phase::RunResult;
+use crate::reason::next_step::whole;
 
 /// The status of a layer.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
@@ -67,7 +68,8 @@ pub struct TerraformLayerStatus {
     /// Consecutive failed runs, while content and settings are still the desired ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<LayerFailures>,
-    /// Settings of its runs with their origin: `PATH=VALUE (layer)`, one per line, without long values.
+    /// Settings of its runs with their origin: `PATH=VALUE (layer)`, one per line, without long values; entries of lists as
+    /// `variables[NAME]=…`, without values of variables and scripts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(length(max = 256)))]
     pub effective: Vec<String>,
@@ -110,6 +112,13 @@ pub enum LayerState {
     Unknown,
 }
 
+impl TerraformLayerStatus {
+    /// Advice and command of the next step, in one line.
+    pub fn step(&self) -> Option<String> {
+        whole(self.advice.as_deref(), self.next_step.as_deref())
+    }
+}
+
 impl LayerState {
     /// The name in the API.
     pub const fn as_str(self) -> &'static str {
@@ -144,8 +153,8 @@ pub struct LayerSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub missing: Option<String>,
-    /// Calls of functions that read a file at a computed path, as `main.tf:3: file(var.path)`: a commit that changes only such a
-    /// file causes no plan, unless a trigger path names it. At most 8.
+    /// Trigger paths that match no file, and calls of functions that read a file at a computed path, as `main.tf:3: file(var.path)`: a
+    /// commit that changes only such a file causes no plan, unless a trigger path names it. At most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 256)))]
     pub not_followed: Vec<String>,

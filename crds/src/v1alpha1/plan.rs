@@ -57,8 +57,7 @@ pub struct PlanStatus {
 /// Digest of the lines of a plan's changes; `None` without any. It does not cover values: a clock changes the same attribute each time.
 pub fn changes_digest(lines: &[String]) -> Option<String> {
     let digest = Sha256::digest(lines.join("\n"));
-    let short = digest.iter().take(8).map(|byte| format!("{byte:02x}"));
-    (!lines.is_empty()).then(|| short.collect())
+    (!lines.is_empty()).then(|| hex::encode(&digest[..8]))
 }
 
 /// The number of changes in a plan, in Terraform's terms. A replaced resource counts in `replace`, `add` and `destroy`,

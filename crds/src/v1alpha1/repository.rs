@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     credentials::GitCredential, failure::FailureClass, template::RunTemplate, values::SecretName,
 };
-use crate::duration::Span;
+use crate::{duration::Span, reason::next_step::whole};
 
 /// A Git repository to follow: Pawl checks each ref that a layer uses and stores each needed revision once.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
@@ -213,6 +213,21 @@ pub struct RefFailure {
     pub since: Time,
     /// Number of failures in a row, at most 1000.
     pub times: u32,
+}
+
+impl TerraformRepositoryStatus {
+    /// Advice and command of the next step, in one line.
+    pub fn step(&self) -> Option<String> {
+        whole(self.advice.as_deref(), self.next_step.as_deref())
+    }
+}
+
+impl RefFailure {
+    /// Advice and command of the next step, in one line.
+    pub fn step(&self) -> Option<String> {
+        let command = Some(self.next_step.as_str()).filter(|step| !step.is_empty());
+        whole(self.advice.as_deref(), command)
+    }
 }
 
 const fn interval() -> Span {

@@ -174,6 +174,18 @@ pub struct Recover {
         json_path = ".metadata.creationTimestamp"
     ),
     printcolumn(
+        name = "Layer",
+        type_ = "string",
+        json_path = ".metadata.labels.pawl\\.run/layer",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Trigger",
+        type_ = "string",
+        json_path = ".metadata.annotations.pawl\\.run/trigger",
+        priority = 1
+    ),
+    printcolumn(
         name = "Tool",
         type_ = "string",
         json_path = ".status.plan.tool",

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::outputs::OutputRef;
+use crate::backend::BackendType;
 
 /// The name of a Secret in the run's namespace.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
@@ -94,4 +95,11 @@ pub struct Backend {
     /// Its arguments, any JSON object. Put credentials into `env`, from a Secret.
     #[serde(default)]
     pub config: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Backend {
+    /// Whether it alone, without code and environment, tells which state it is.
+    pub fn names_state(&self) -> bool {
+        BackendType::of(&self.kind).names_state(&serde_json::Value::Object(self.config.clone()))
+    }
 }

@@ -192,6 +192,11 @@ fn deleted_run_is_not_named_as_one_that_exists() {
     world.waits(1).ends(RunResult::Planned).settle();
     let name = world.made[0].clone();
     assert!(world.waits_for().contains(&format!("run {name} are not")));
+    assert!(
+        world.next_step().starts_with("kubectl patch -n team"),
+        "another plan would end as this one: {}",
+        world.next_step()
+    );
     let uid = world.status().last_plan.unwrap().uid;
     assert_eq!(uid.as_deref(), world.runs[0].metadata.uid.as_deref());
     // A run without the layer's UID is none of its runs, whatever its name.

@@ -244,11 +244,19 @@ fn freeze_is_the_reason_of_what_it_holds_and_of_nothing_else() {
     );
     let mut planning = World::begun();
     planning.begins();
-    assert_eq!(
-        freeze(planning).condition(READY),
-        is("False", "Running"),
-        "work in progress continues"
+    let mut opened = World::begun();
+    let attempt = json!({"number": 1, "podName": "p", "open": true});
+    opened.merge_run(
+        &opened.open_name(),
+        &json!({"status": {"phase": "Pending", "attempt": attempt}}),
     );
+    for world in [planning, opened] {
+        assert_eq!(
+            freeze(world).condition(READY),
+            is("False", "Running"),
+            "work in progress continues"
+        );
+    }
     let unverified = World::new()
         .commit(1, "a")
         .with(&json!({"metadata": {"annotations": {names::UNVERIFIED: "x"}}}));

@@ -135,10 +135,7 @@ impl World {
     }
 
     pub(super) fn next_step(&self) -> String {
-        let status = self.status();
-        let step =
-            crds::reason::next_step::whole(status.advice.as_deref(), status.next_step.as_deref());
-        step.unwrap_or_default()
+        self.status().step().unwrap_or_default()
     }
 
     pub(super) fn waits_for(&self) -> String {

@@ -27,10 +27,10 @@ fn template_merges_fields_and_replaces_lists() {
             "workspace=w (repository)",
             "timeouts.plan=1h (layer)",
             "timeouts.apply=2h (repository)",
-            "variables=1 item (layer)",
             "backend.type=s3 (repository)",
             "backend.config.bucket=… (repository)",
             "stack=own (layer)",
+            "variables[b]=value: … (layer)",
         ]
     );
     let spec = effective
@@ -46,6 +46,52 @@ fn template_merges_fields_and_replaces_lists() {
     assert_eq!(spec.variables[0].name.as_str(), "b");
     assert_eq!(spec.timeouts.plan.to_string(), "1h");
     assert_eq!(spec.timeouts.apply.to_string(), "2h");
+}
+
+#[test]
+fn entries_of_lists_are_shown_with_their_origin_and_without_values() {
+    let key = |name: &str| json!({"name": name, "key": "k"});
+    let defaults = json!({"variables": [{"name": "lost", "value": 1}], "env": [
+        {"name": "REGION", "value": "s3cret"}, {"name": "TOKEN", "valueFrom": {"secretKeyRef": key("db")}}],
+        "runner": {"imagePullSecrets": [{"name": "registry"}], "tolerations": [{"key": "a", "operator": "Exists"}]},
+        "envFrom": [], "parallelism": 3});
+    let template = json!({"variables": [{"name": "tags", "value": {"a": "s3cret"}}, {"name": "id", "valueFrom": {"outputOf": {"stack": "net", "name": "id"}}}],
+        "hooks": [{"name": "lint", "when": "BeforePlan", "inline": "echo\ns3cret"}], "variableFiles": [{"path": "prod.tfvars"}],
+        "files": [{"path": ".netrc", "secretKeyRef": key("git")}], "arguments": {"plan": ["-exclude=a.b"]}});
+    let all = effective(&defaults, &template).unwrap().lines;
+    let mut shown: Vec<_> = all.iter().filter(|line| line.contains("]=")).collect();
+    shown.sort();
+    assert_eq!(
+        shown,
+        [
+            "arguments.plan[0]=-exclude=a.b (layer)",
+            "env[REGION]=value: … (repository)",
+            "env[TOKEN]=valueFrom.secretKeyRef.name: db, valueFrom.secretKeyRef.key: k (repository)",
+            "files[.netrc]=secretKeyRef.name: git, secretKeyRef.key: k (layer)",
+            "hooks[lint]=when: BeforePlan, inline: … (layer)",
+            "runner.imagePullSecrets[0]=name: registry (repository)",
+            "runner.tolerations[0]=key: a, operator: Exists (repository)",
+            "variableFiles[0]=path: prod.tfvars (layer)",
+            "variables[id]=valueFrom.outputOf.stack: net, valueFrom.outputOf.name: id (layer)",
+            "variables[tags]=value: … (layer)",
+        ]
+    );
+    assert!(
+        all.contains(&"envFrom=[] (repository)".to_owned()),
+        "{all:?}"
+    );
+    // Long lists hide no other setting.
+    let many: Vec<_> = (0..200)
+        .map(|n| json!({"name": format!("v{n}"), "value": n}))
+        .collect();
+    let lines = effective(&defaults, &json!({"variables": many}))
+        .unwrap()
+        .lines;
+    assert_eq!(lines.len(), 128);
+    assert!(
+        lines.contains(&"parallelism=3 (repository)".to_owned()),
+        "{lines:?}"
+    );
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::{
     slots::Class,
     state_queue::lease_request::requested_lease,
 };
-use crds::{ApprovalMode, Attempt, TerraformRun, conditions, reason, text::clip};
+use crds::{ApprovalMode, Attempt, TerraformRun, reason};
 
 /// Opens the first or the next attempt of a run that has not ended.
 pub(super) fn next(s: &Situation<'_>) -> Decision {
@@ -81,9 +81,9 @@ fn source(s: &Situation<'_>, run: &TerraformRun) -> Option<Decision> {
         return Some(Decision::act(Action::AskSource));
     };
     let start = SignedDuration::try_from(run.spec.timeouts.start.0).unwrap_or(SignedDuration::MAX);
-    let (reason, text) = words(&wait.why);
     let ends = matches!(wait.why, WaitReason::Source(_)).then(|| after(wait.since, start));
     if ends.is_some_and(|ends| s.now >= ends) {
+        let (reason, text) = words(&wait.why);
         let trouble = Trouble { reason, text };
         return Some(cleanup::end(Ending::NotStarted {
             trouble,
@@ -91,13 +91,11 @@ fn source(s: &Situation<'_>, run: &TerraformRun) -> Option<Decision> {
         }));
     }
     let due = ends.map_or(wait.retry_at, |ends| ends.min(wait.retry_at));
-    let mut decision = Decision::until(due, s.now);
-    let said = s.status().condition(conditions::SUCCEEDED, reason);
-    if said.is_none_or(|said| said.message != clip(&text, 512)) {
-        let outcome = Outcome::Blocked(wait.why.clone());
-        decision.actions.push(Action::Write(outcome));
-    }
-    Some(decision)
+    Some(state_queue::queued(
+        s,
+        Outcome::Blocked(wait.why.clone()),
+        due,
+    ))
 }
 
 /// Schedules the next question for the revision.

@@ -13,7 +13,7 @@ use crate::{
     },
     runner_pod::status::PodView,
 };
-use crds::{ApprovalMode, Attempt, Claim, Phase, PlanStatus, RunResult, conditions};
+use crds::{ApprovalMode, Attempt, Claim, Phase, PlanStatus, RunResult, conditions, reason};
 
 /// An unclaimed run is asked to end: gives its agent time to end by itself first.
 pub(super) fn stopping(
@@ -146,6 +146,9 @@ fn off(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: &PodView) -> Option<Decis
 /// The agent works: handles approvals, and writes conditions that are worth a write.
 fn progress(s: &Situation<'_>, claim: Option<&Claim>, plan: Option<&PlanStatus>) -> Decision {
     let (mode, status) = (s.run.approval_mode(), s.status());
+    if let Some(decision) = datastore(s) {
+        return decision;
+    }
     if let (None, Some(plan), Some(Phase::AwaitingApproval), ApprovalMode::Manual) =
         (claim, plan, status.phase, mode)
     {
@@ -184,4 +187,13 @@ fn progress(s: &Situation<'_>, claim: Option<&Claim>, plan: Option<&PlanStatus>)
         decision.actions.push(Action::TakeOff(&lost_node::ABANDONS));
     }
     decision
+}
+
+/// Reports once that the datastore is away, and that it is back. A plan that waits for an approval needs it only afterwards.
+fn datastore(s: &Situation<'_>) -> Option<Decision> {
+    let status = s.status();
+    let works = status.phase != Some(Phase::AwaitingApproval);
+    let away = s.datastore_away.filter(|_| works);
+    let told = status.condition(conditions::SUCCEEDED, reason::DATASTORE_UNAVAILABLE);
+    (away.is_some() != told.is_some()).then(|| Decision::write(Outcome::Datastore(away.cloned())))
 }

@@ -33,8 +33,7 @@ pub(super) fn gate(s: &Situation<'_>) -> Gate {
     }
 }
 
-/// The status reports the wait already. The number of runs ahead is written once, when the wait begins, so that a change of the queue
-/// causes no write.
+/// The status reports the wait already. Its numbers are written once, when the wait begins, so that a change of the queue causes no write.
 pub(super) fn still_waits(s: &Situation<'_>) -> Option<Decision> {
     let said = |reason| s.status().condition(conditions::SUCCEEDED, reason);
     let waits = match (s.frozen, s.slot) {

@@ -150,7 +150,7 @@ pub(super) fn before_opening(s: &Situation<'_>, key: &str) -> Option<Decision> {
 }
 
 /// Waits until `until` at the latest. Writes the outcome unless the status reports it already.
-fn queued(s: &Situation<'_>, outcome: Outcome, until: Timestamp) -> Decision {
+pub(super) fn queued(s: &Situation<'_>, outcome: Outcome, until: Timestamp) -> Decision {
     let mut decision = Decision::until(until, s.now);
     decision.actions.extend(say::news(s.run, s.now, outcome));
     decision

@@ -18,12 +18,13 @@ use crate::{
     runner_pod::status::Trouble,
 };
 use crds::{
-    ApprovalMode, Attempt, Changed, Failure, FailureClass, FormerAttempt, TerraformRun, conditions,
-    names,
+    ApprovalMode, Attempt, Changed, Failure, FailureClass, FormerAttempt, Reason, TerraformRun,
+    conditions, names,
     reason::{
         self,
         next_step::{Facts, Place, next_step},
     },
+    text::clip,
 };
 
 /// The number of earlier attempts whose nodes the status retains.
@@ -148,16 +149,20 @@ pub(super) fn policy_missing(patch: &mut StatusPatch<'_>, missing: &Missing) {
     patch.note(missing.reason, true, text);
 }
 
-/// Nothing begins in a frozen namespace, or without a slot.
+/// No attempt begins: the namespace is frozen, no slot is free, or the datastore is away or has not the revision yet.
 pub(super) fn blocked(patch: &mut StatusPatch<'_>, why: &WaitReason) {
     let (status, (reason, text)) = (patch.status(), lease::words(why));
+    let told = status.condition(conditions::SUCCEEDED, reason);
+    if told.is_some_and(|c| c.message == clip(&text, 512)) {
+        return;
+    }
     patch.pending();
     if conditions::status(&status.conditions, conditions::STALLED) == Some(true) {
         // The trouble that blocked the run before is over.
         patch.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }
     patch.condition(conditions::SUCCEEDED, None, reason, &text);
-    if status.condition(conditions::SUCCEEDED, reason).is_none() {
+    if told.is_none() {
         patch.note(reason, false, text.as_str());
     }
     lease::waits_message(patch, why, &text);
@@ -274,12 +279,7 @@ fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
 
 /// The failure of an attempt that did not start: nothing was changed.
 pub(super) fn failure(trouble: &Trouble, message: &str) -> Failure {
-    let class = match trouble.reason {
-        reason::IMAGE_NOT_AVAILABLE
-        | reason::SERVICE_ACCOUNT_NOT_FOUND
-        | reason::NAMESPACE_TERMINATING => FailureClass::Configuration,
-        reason::SOURCE_NOT_READY => FailureClass::Transient,
-        _ => FailureClass::Timeout,
-    };
+    let class = Reason::parse(trouble.reason).and_then(Reason::class);
+    let class = class.unwrap_or(FailureClass::Timeout);
     Failure::new(class, trouble.reason, message, Changed::None)
 }

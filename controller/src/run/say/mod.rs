@@ -58,6 +58,7 @@ const fn kind(outcome: &Outcome) -> Kind {
             ..
         })
         | Outcome::Working(_)
+        | Outcome::Datastore(_)
         | Outcome::HoldEnds
         | Outcome::Finished => Kind::Conditions,
         Outcome::Approval(_) | Outcome::ApprovalRemoved(_) | Outcome::ApprovalRevoked { .. } => {
@@ -90,6 +91,7 @@ fn tell(patch: &mut StatusPatch<'_>, outcome: &Outcome) {
         Outcome::NotStarting { trouble, until } => attempt::not_starting(patch, trouble, *until),
         Outcome::Starting { pod } => attempt::starting(patch, pod.as_deref()),
         Outcome::Working(working) => node::working(patch, working),
+        Outcome::Datastore(away) => node::datastore(patch, away.as_deref()),
         Outcome::NodeNotReady {
             node,
             pod,

@@ -4,7 +4,10 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::patch::{StatusPatch, operation};
+use super::{
+    attempt,
+    patch::{StatusPatch, operation},
+};
 use crate::{
     cluster::nodes::NodeView,
     run::{
@@ -57,6 +60,29 @@ pub(super) fn working(patch: &mut StatusPatch<'_>, working: &Working) {
         );
     }
     record(patch, working.record.as_ref());
+}
+
+/// The datastore is away while the agent works, or is back. The message belongs to the agent, so a condition has it.
+pub(super) fn datastore(patch: &mut StatusPatch<'_>, away: Option<&str>) {
+    let Some(why) = away else {
+        attempt::unblocked(patch);
+        return;
+    };
+    let waits = if patch.status().claim.is_some() {
+        "the apply continues, and its log and its result are stored once the datastore is back"
+    } else {
+        "the plan and its log cannot be stored until it is back, and nothing is applied before"
+    };
+    let text = format!(
+        "the datastore does not respond: {why}; {waits}: make sure that it runs and can be reached"
+    );
+    patch.condition_if_new(
+        conditions::SUCCEEDED,
+        None,
+        reason::DATASTORE_UNAVAILABLE,
+        &text,
+    );
+    patch.note(reason::DATASTORE_UNAVAILABLE, true, text);
 }
 
 /// Tells the agent to end as soon as its plan is in the datastore.

@@ -390,15 +390,15 @@ impl<'a> StatusPatch<'a> {
             let conditions = std::mem::take(&mut self.conditions);
             self.set("conditions", conditions);
         }
-        if !self.lines.is_empty()
-            && let Some(history) = self.fitted_history()
-        {
-            self.set("history", history);
-        }
         if let Some(step) = self.patch.get("nextStep") {
             let (advice, command) = step.as_str().map(next_step::parts).unwrap_or_default();
             self.patch.insert("advice".into(), json!(advice));
             self.patch.insert("nextStep".into(), json!(command));
+        }
+        if !self.lines.is_empty()
+            && let Some(history) = self.fitted_history()
+        {
+            self.set("history", history);
         }
         let word = self.patch.get("result").and_then(Value::as_str);
         let closed = self.status.result.filter(|_| kind == Kind::Close);
@@ -427,6 +427,7 @@ impl<'a> StatusPatch<'a> {
         };
         whole.message = text("message").or(whole.message);
         whole.next_step = text("nextStep").or(whole.next_step);
+        whole.advice = text("advice").or(whole.advice);
         whole.history.append(&mut self.lines);
         status_limit::fit(&mut whole);
         Some(whole.history)

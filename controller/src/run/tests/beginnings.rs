@@ -442,3 +442,44 @@ fn datastore_that_is_away_is_named_by_the_runs_that_wait() {
     assert!(world.attempt().open);
     assert_eq!(world.whole_condition(SUCCEEDED).reason, "Running");
 }
+
+#[test]
+fn outage_of_the_datastore_is_named_once_while_the_agent_works() {
+    for (world, said) in [
+        (
+            World::new().adopted(Phase::Plan),
+            "nothing is applied before",
+        ),
+        (World::applying(), "the apply continues"),
+    ] {
+        let mut world = world.settled();
+        let (writes, message) = (world.writes.len(), world.message().to_owned());
+        for why in ["refused", "timeout", "refused"] {
+            world.o.datastore_away = Some(why.into());
+            world.settle();
+        }
+        let condition = world.whole_condition(SUCCEEDED);
+        assert_eq!(
+            (condition.status.as_str(), condition.reason.as_str()),
+            ("Unknown", "DatastoreUnavailable")
+        );
+        assert!(
+            condition.message.contains("does not respond: refused")
+                && condition.message.contains(said),
+            "{}",
+            condition.message
+        );
+        assert_eq!(world.message(), message, "the agent's");
+        assert!(world.events.contains(&"DatastoreUnavailable"));
+        world.o.datastore_away = None;
+        world.settle();
+        assert_eq!(world.whole_condition(SUCCEEDED).reason, "Running");
+        assert_eq!(world.writes.len(), writes + 2);
+    }
+    // A stored plan waits for a person, not for the datastore.
+    let mut world = World::new().kept().settled();
+    world.o.datastore_away = Some("refused".into());
+    let writes = world.writes.len();
+    world.settle();
+    assert_eq!(world.writes.len(), writes);
+}

@@ -9,19 +9,19 @@ use crate::{
 
 const KEY: &str = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
 
-fn full(class: Class, before: u32) -> Full {
+fn full(class: Class, open: u32) -> Full {
     Full {
         class,
         scope: Scope::Whole,
-        open: before,
+        open,
         bound: 4,
     }
 }
 
 /// A world with bounded slots: `open` attempts are open, or (`None`) a slot is free.
-fn bounded(mut world: World, class: Class, before: Option<u32>) -> World {
+fn bounded(mut world: World, class: Class, open: Option<u32>) -> World {
     world.o.slot = Slot::Unasked;
-    world.full = before.map(|before| full(class, before));
+    world.full = open.map(|open| full(class, open));
     world
 }
 
@@ -31,10 +31,8 @@ fn frozen(mut world: World, is: bool) -> World {
 }
 
 /// The next reconcile.
-fn again(mut world: World, before: Option<u32>) -> World {
-    world.o.slot = before.map_or(Slot::Unasked, |before| {
-        Slot::Full(full(Class::Plan, before))
-    });
+fn again(mut world: World, open: Option<u32>) -> World {
+    world.o.slot = open.map_or(Slot::Unasked, |open| Slot::Full(full(Class::Plan, open)));
     world.full = None;
     world
 }
@@ -73,11 +71,11 @@ fn run_without_a_slot_waits_podless_and_reports_it_once() {
     assert_eq!(world.message(), text);
     assert_eq!(world.events, ["SlotsFull"]);
     let writes = world.writes.len();
-    for before in [7, 1, 0, 9] {
-        world = again(world, Some(before));
+    for open in [7, 1, 0, 9] {
+        world = again(world, Some(open));
         world.o.run_live = false;
         world.settle();
-        assert_eq!(world.writes.len(), writes, "{before} before it");
+        assert_eq!(world.writes.len(), writes, "{open} are open");
     }
     let world = again(world, None).settled();
     assert!(world.attempt().open);
@@ -136,10 +134,10 @@ fn held_pod_continues_only_with_an_apply_slot() {
     assert!(!world.has_lease(), "the claim needs both");
     assert_eq!(world.condition(STATE_LEASED), is_false("SlotsFull"));
     let writes = world.writes.len();
-    for before in [3, 0] {
-        world.o.slot = Slot::Full(full(Class::Apply, before));
+    for open in [3, 0] {
+        world.o.slot = Slot::Full(full(Class::Apply, open));
         world.settle();
-        assert_eq!(world.writes.len(), writes, "{before} before it");
+        assert_eq!(world.writes.len(), writes, "{open} are open");
     }
     world.full = None;
     world.o.slot = Slot::Unasked;

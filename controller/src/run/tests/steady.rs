@@ -15,6 +15,9 @@ pub(super) fn worlds() -> Vec<(String, World)> {
             ("opened".into(), new().opened()),
             ("claimed".into(), new().claimed()),
         ];
+        let mut away = new().claimed();
+        away.o.datastore_away = Some("refused".into());
+        states.push(("away".into(), away));
         for phase in [
             Phase::Setup,
             Phase::Init,
