@@ -92,7 +92,7 @@ fn modules(text: &str) -> Found {
 }
 
 fn json_modules(text: &str) -> Found {
-    let value: Value = serde_json::from_str(text).ok()?;
+    let value = json::code(text).ok()?;
     let mut found = Vec::new();
     for module in json::blocks(&value["module"]) {
         for block in module.as_object()?.values().flat_map(json::blocks) {

@@ -364,7 +364,7 @@ fn object(block: &Block, text: &str) -> Result<Option<Stated>, String> {
 }
 
 fn of_json(text: &str) -> Found {
-    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let value = json::code(text)?;
     let line = text
         .find("\"required_version\"")
         .map_or(1, |offset| line_of(text, offset));
