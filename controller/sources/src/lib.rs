@@ -37,6 +37,7 @@ pub mod git;
 pub mod github_app;
 pub mod glob;
 mod large;
+mod mentions;
 pub mod metrics;
 pub mod mirror;
 pub mod place;

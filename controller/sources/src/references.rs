@@ -14,6 +14,7 @@ use tool_versions::request::{hcl, json};
 
 use crate::{
     functions::{READER, READERS, Reads, computed, json_reads},
+    mentions,
     place::{Kind, Place},
 };
 
@@ -43,26 +44,29 @@ fn is_terragrunt(name: &str) -> bool {
     )
 }
 
+fn is_hcl(name: &str) -> bool {
+    let extension = Path::new(name).extension();
+    extension.is_some_and(|extension| extension == "hcl")
+}
+
 /// The references of a file. `config` is true when a Terragrunt file references it.
 pub fn read(name: &str, text: &str, config: bool) -> Read {
-    let found = match (
-        config || is_terragrunt(name),
-        name.strip_suffix(".json").is_some(),
-    ) {
+    let of_terragrunt = config || is_terragrunt(name);
+    let found = match (of_terragrunt, name.strip_suffix(".json").is_some()) {
         (false, false) => modules(text),
         (false, true) => json_modules(text),
-        (true, false)
-            if Path::new(name)
-                .extension()
-                .is_some_and(|extension| extension == "hcl") =>
-        {
-            terragrunt(text, config)
-        }
+        (true, false) if is_hcl(name) => terragrunt(text, config),
         // Terragrunt files in JSON are not parsed.
         (true, true) if name.ends_with(".hcl.json") => None,
         // Variables and other data reference nothing.
         (true, _) => Some(Vec::new()),
     };
+    let found = found.map(|mut found| {
+        if is_code(name) || is_hcl(name) {
+            mentions::add(text, of_terragrunt, &mut found);
+        }
+        found
+    });
     found.map_or(Read::Unknown, Read::From)
 }
 
@@ -92,7 +96,7 @@ fn modules(text: &str) -> Found {
 }
 
 fn json_modules(text: &str) -> Found {
-    let value: Value = serde_json::from_str(text).ok()?;
+    let value = json::code(text).ok()?;
     let mut found = Vec::new();
     for module in json::blocks(&value["module"]) {
         for block in module.as_object()?.values().flat_map(json::blocks) {
@@ -266,11 +270,21 @@ impl Visit for Calls<'_> {
                 .get(at)
                 .map(|argument| evaluated(argument, self.included))
         };
+        let kind = if call.name.name.as_str() == "mark_glob_as_read" {
+            Kind::Data
+        } else {
+            Kind::Config
+        };
         let places = match call.name.name.as_str() {
             "read_terragrunt_config"
             | "read_tfvars_file"
             | "sops_decrypt_file"
             | "mark_as_read" => vec![of(0).flatten()],
+            // Whatever the glob matches now or later is below a constant directory.
+            "mark_glob_as_read" => {
+                let glob = of(0).flatten();
+                vec![glob.map(|place| place.map_path(|path| constant_part(path).to_owned()))]
+            }
             // The fallback for when no parent has the file.
             "find_in_parent_folders" => [Some(above(call)), of(1)].into_iter().flatten().collect(),
             _ => Vec::new(),
@@ -287,12 +301,20 @@ impl Visit for Calls<'_> {
         for place in places {
             let found = self.found.take().zip(place);
             self.found = found.map(|(mut found, place)| {
-                found.push((Kind::Config, place));
+                found.push((kind, place));
                 found
             });
         }
         visit_func_call(self, call);
     }
+}
+
+/// The directory of a glob's first name that is not constant.
+fn constant_part(glob: &str) -> &str {
+    let end = glob.find(['*', '?', '[', '{']);
+    end.map_or(glob, |end| {
+        glob[..end].rsplit_once('/').map_or(".", |(dir, _)| dir)
+    })
 }
 
 /// Evaluates `find_in_parent_folders()`.
@@ -329,8 +351,11 @@ fn evaluated(expression: &Expression, included: bool) -> Option<Place> {
                 Place::Stack(path) => Place::Stack(path + &rest),
                 Place::Above(name, path) if rest.is_empty() => Place::Above(name, path),
                 Place::Above(name, Some(path)) => Place::Above(name, Some(path + &rest)),
-                // A path below a file does not exist.
-                Place::Above(_, None) => return None,
+                // Below a directory of this name.
+                Place::Above(name, None) => {
+                    let path = format!("/{name}{rest}");
+                    Place::Above(name, Some(path))
+                }
             })
         }
         _ => None,
@@ -346,6 +371,7 @@ fn place(call: &FuncCall, included: bool) -> Option<Place> {
         }
         // The own directory: an included file is also evaluated for its own directory.
         "get_parent_terragrunt_dir" if included => Some(Place::Beside(".".to_owned())),
+        "abspath" => evaluated(call.args.get(0)?, included),
         "dirname" => match evaluated(call.args.get(0)?, included)? {
             Place::Above(name, None) => Some(Place::Above(name, Some(String::new()))),
             _ => None,

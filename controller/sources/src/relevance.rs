@@ -121,6 +121,8 @@ fn not_there(tree: &Tree, dir: &str) -> String {
 mod tests {
     use std::{collections::BTreeMap, fmt::Write as _};
 
+    mod reports;
+
     use super::*;
     use crate::walk::understood;
     use tool_versions::request::files;

@@ -207,17 +207,35 @@ impl<'a> Walk<'a> {
         };
         self.queue.push_back(match kind {
             Kind::Module => Step::Module(path),
+            // A directory is that of a unit, which counts by itself.
+            Kind::Config if !self.tree.below(&path).is_empty() => return,
             Kind::Config => Step::Config(path, base.to_owned()),
-            Kind::Data | Kind::Computed => Step::All(path),
+            Kind::Mentioned | Kind::MentionedFile if !self.is_mentioned(kind, &path, base) => {
+                return;
+            }
+            Kind::Data | Kind::Computed | Kind::Mentioned | Kind::MentionedFile => Step::All(path),
         });
     }
 
-    /// The nearest parent directory with a file of this name.
+    /// Whether the tree has such a file, or such a directory that contains neither the code nor the stack.
+    fn is_mentioned(&self, kind: Kind, path: &str, base: &str) -> bool {
+        let is_above = |own: &str| {
+            let rest = own.strip_prefix(path);
+            path.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_apart = !is_above(base) && !is_above(self.stack);
+        let is_dir = || !self.tree.below(path).is_empty();
+        self.tree.at(path).is_some() || kind == Kind::Mentioned && is_apart && is_dir()
+    }
+
+    /// The nearest parent directory with a file, or a directory, of this name.
     fn above(&self, dir: &str, name: &str) -> Option<String> {
         let mut dir = dir;
         while !dir.is_empty() {
             dir = parent(dir);
-            if join(dir, name).is_some_and(|path| self.tree.at(&path).is_some()) {
+            let has =
+                |path: String| self.tree.at(&path).is_some() || !self.tree.below(&path).is_empty();
+            if join(dir, name).is_some_and(has) {
                 return Some(dir.to_owned());
             }
         }

@@ -56,7 +56,7 @@ fn in_text(name: &str, text: &str) -> Option<Found> {
         return None;
     }
     if name.strip_suffix(".json").is_some() {
-        return in_json(&serde_json::from_str(text).ok()?);
+        return in_json(&json::code(text).ok()?);
     }
     match hcl::parse(text) {
         Ok(body) => in_body(&body),
@@ -85,7 +85,7 @@ fn in_body(body: &Body) -> Option<Found> {
 
 fn in_json(code: &Value) -> Option<Found> {
     let keys = |block: &Value| {
-        let named = json::blocks(block).iter().filter_map(Value::as_object);
+        let named = json::blocks(block).into_iter().filter_map(Value::as_object);
         named.flat_map(|block| block.keys().cloned()).collect()
     };
     let mut found = None;

@@ -39,6 +39,9 @@ pub fn read(folder: &Path) -> Result<Map<String, Value>> {
 
 fn of(text: &str) -> Result<Map<String, Value>> {
     let run: Value = serde_saphyr::from_str(text).context("it is no YAML")?;
+    if let Some(number) = leading_zero(text, &run) {
+        bail!("{number} is a number, and loses its leading zero: write '{number}'");
+    }
     let Value::Object(run) = run else {
         bail!("it is no TerraformRun")
     };
@@ -86,6 +89,31 @@ fn of(text: &str) -> Result<Map<String, Value>> {
         }
     }
     Ok(spec)
+}
+
+/// A number that was written with leading zeros, such as the ID of an account. kubectl takes some of them for octal numbers.
+fn leading_zero<'a>(text: &'a str, read: &Value) -> Option<&'a str> {
+    let is_end = |c: char| c.is_whitespace() || ",]}:[{".contains(c);
+    let mut words = text.split(is_end).filter(|word| {
+        word.len() > 1 && word.starts_with('0') && word.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    words.find(|word| {
+        let at = word.as_ptr() as usize - text.as_ptr() as usize;
+        let (before, after) = (&text[..at], &text[at + word.len()..]);
+        // As text it is another value, unless it is part of one.
+        let quoted = format!("{before}'{word}'{after}");
+        let quoted = serde_saphyr::from_str(&quoted);
+        quoted.is_ok_and(|quoted| holds_text(&quoted, word) && !holds_text(read, word))
+    })
+}
+
+fn holds_text(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(value) => value == text,
+        Value::Array(all) => all.iter().any(|value| holds_text(value, text)),
+        Value::Object(all) => all.values().any(|value| holds_text(value, text)),
+        _ => false,
+    }
 }
 
 /// Validates a value against the schema of a run: field names, enum values, and bounds of numbers.
@@ -157,6 +185,36 @@ mod tests {
     fn read_of(spec: &str) -> Result<Map<String, Value>, String> {
         let text = format!("apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n{spec}");
         of(&text).map_err(|error| format!("{error:#}"))
+    }
+
+    /// cloudposse/atmos #410.
+    #[test]
+    fn number_with_a_leading_zero_is_refused() {
+        let value = |value: &str| {
+            read_of(&format!(
+                "  variables:\n    - {{name: a, value: {value}}}\n"
+            ))
+        };
+        for number in ["08989", "0123", "[1, 012345678901]", "{zip: 08989}"] {
+            let error = value(number).unwrap_err();
+            assert!(
+                error.contains("loses its leading zero: write '0"),
+                "{number}: {error}"
+            );
+        }
+        for text in [
+            "'0123'",
+            "0",
+            "0.5",
+            "0x1f",
+            "10",
+            "\"a 0123 b\"",
+            "a0123",
+            "2024-01-02",
+        ] {
+            assert!(value(text).is_ok(), "{text}: {:?}", value(text));
+        }
+        assert!(read_of("  variables:\n    - name: a\n      value: |\n        0123 b\n").is_ok());
     }
 
     #[test]

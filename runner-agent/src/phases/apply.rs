@@ -8,7 +8,7 @@ use std::{
 
 use crds::{Changed, Claim, Failure, Operation, Reason, reason};
 
-use super::{MAX_PLAN, PhaseRunner, Planned, Shell, journal::Journal, plan_file};
+use super::{MAX_PLAN, PhaseRunner, Planned, Shell, journal::Journal, plan_file, terragrunt};
 use crate::{
     backend::Backend,
     classify::{self, already_exists},
@@ -77,7 +77,8 @@ impl PhaseRunner {
             // Terragrunt exits with 0 if it is configured to ignore an error. The approved plan was still not applied.
             let ended_well =
                 exit.code == 0 || destroys && !exit.told && classify::has_forgotten(&said);
-            if ended_well && !shell.ignored(&said) {
+            let has_run = !shell.is_terragrunt() || self.ran_in().is_some();
+            if ended_well && has_run && !shell.ignored(&said) {
                 if let Some(mut journal) = journal {
                     journal.ended(exit, !rescue.is_file());
                     self.read_back(shell, journal, notices).await?;
@@ -90,6 +91,9 @@ impl PhaseRunner {
             }
             let failure = match self.have_inputs_changed() {
                 Err(refused) if changed == Changed::None => refused,
+                Ok(()) if ended_well && !has_run => {
+                    Reason::InvalidConfiguration.failure(terragrunt::NOT_APPLIED)
+                }
                 _ => classify::failure("apply", exit, &said),
             };
             // The tool takes the lock first. If the lock was refused and no operation began, the plan can still be applied.

@@ -138,7 +138,7 @@ fn keeps_variables(body: &Body) -> bool {
 }
 
 fn of_json(path: &Path, text: &str) -> Result<Read, String> {
-    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let value = json::code(text)?;
     let elsewhere = value.get("terraform").is_some_and(|settings| {
         settings.to_string().contains("\"cloud\"") || settings.to_string().contains("\"remote\"")
     });
@@ -155,7 +155,7 @@ fn of_json(path: &Path, text: &str) -> Result<Read, String> {
         (name.clone(), declared, of.is_some())
     };
     let named: Option<Vec<_>> = json::blocks(&value["variable"])
-        .iter()
+        .into_iter()
         .map(Value::as_object)
         .collect();
     let named = named.ok_or("its variables are no objects")?;

@@ -98,6 +98,12 @@ pub(super) fn gather(
         if let (true, Value::String(text)) = (is_text, &given) {
             inputs.texts.insert(variable.name.clone(), text.clone());
         }
+        if !is_exact(&given) {
+            return Err(invalid(format!(
+                "variable {}: {given} has a number of more digits than a run's spec keeps; write it as text, in quotes",
+                variable.name
+            )));
+        }
         inputs.variables.insert(variable.name.clone(), given);
         inputs
             .variable_origins
@@ -324,6 +330,20 @@ fn refuse_own_names(stack: &Path) -> Result<(), Failure> {
         )));
     }
     Ok(())
+}
+
+/// Whether each number is as it was written, as far as can be known: an API server keeps integers up to 64 bits, and rounds larger ones, and
+/// those with an exponent, to 53 bits.
+fn is_exact(value: &Value) -> bool {
+    const LARGEST: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => {
+            !number.is_f64() || number.as_f64().is_some_and(|number| number.abs() < LARGEST)
+        }
+        Value::Array(all) => all.iter().all(is_exact),
+        Value::Object(all) => all.values().all(is_exact),
+        _ => true,
+    }
 }
 
 #[cfg(test)]

@@ -60,6 +60,10 @@ impl PhaseRunner {
                 self.say(note).await;
             }
         }
+        let destroys = made.run.spec.operation == Operation::Destroy;
+        if destroys && self.is_kept_from_destroy(&made.shell, notices).await? {
+            return Err(Reason::InvalidConfiguration.failure(terragrunt::NOT_DESTROYED));
+        }
         let mut recovery = self.begin_recovery(&made).await?;
         let shell = &made.shell;
         // Terragrunt writes files of the unit within the command.
@@ -77,7 +81,9 @@ impl PhaseRunner {
                     .cloned()
                     .chain([shell.lock_timeout(waits).into()]),
             )?;
-            let exit = self.step("plan", &command, &mut events, notices).await?;
+            let exit = self.step("plan", &command, &mut events, notices).await;
+            self.unlink_outs();
+            let exit = exit?;
             // A crash of the tool's runtime also exits with 2, so the exit code alone does not prove success.
             let ended_well = exit.code == 0 || exit.code == 2 && !by_terragrunt;
             let (said, has_read) = (events.said(), events.has_read());

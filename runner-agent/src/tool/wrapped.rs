@@ -130,6 +130,9 @@ pub fn run() -> u8 {
             }
             // A failed note does not stop the tool. The agent then reports that the tool did not run.
             let _ = note(&notes, &name, &here);
+            if name == "plan" {
+                link_outs(&args, &here, &notes);
+            }
             let data = unit.join(".terraform");
             show(&data, &here, &unit);
             command.env("TF_DATA_DIR", data).args(args)
@@ -226,6 +229,41 @@ fn show(data: &Path, here: &Path, unit: &Path) {
     );
     // This file makes Terragrunt run `init`.
     let _ = fs::remove_file(here.join(".terragrunt-init-required"));
+}
+
+/// Lets hooks read the plan at the paths that the code gives besides the agent's, the last one: the tool writes that alone. The agent removes
+/// these links.
+fn link_outs(args: &[OsString], here: &Path, notes: &Path) {
+    let outs = args.iter().filter_map(|arg| {
+        let path = arg.to_str()?.trim_start_matches('-').strip_prefix("out=")?;
+        Some(here.join(path))
+    });
+    let mut outs: Vec<_> = outs.collect();
+    let Some(plan) = outs.pop() else { return };
+    for path in &outs {
+        // The tool could not write there either.
+        let _ = fs::remove_file(path);
+        let _ = symlink(&plan, path);
+    }
+    let _ = fs::write(linked(notes), serde_json::json!(outs).to_string());
+}
+
+/// The file with the links to a plan, a list in JSON.
+fn linked(notes: &Path) -> PathBuf {
+    notes.with_extension("links")
+}
+
+/// Removes the links to a plan. The stack's code could name others.
+pub fn unlink_outs(notes: &Path, plan: &Path) {
+    let list = linked(notes);
+    let text = crate::files::regular(&list).and_then(io::read_to_string);
+    let outs: Vec<PathBuf> = serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
+    for path in outs {
+        if fs::read_link(&path).is_ok_and(|target| target == plan) {
+            let _ = fs::remove_file(path);
+        }
+    }
+    let _ = fs::remove_file(list);
 }
 
 /// The variables of this process.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    Constraints, Error, Request, Result, Tool, Version,
+    Constraints, Error, Kind, Request, Result, Tool, Version,
     request::{
         files,
         place::Place,
@@ -168,7 +168,7 @@ pub fn decide(
         } else {
             defaults.tool
         };
-        let (tool, why) = plain_tool_of(stack, root)?.unwrap_or((default, ToolReason::Default));
+        let (tool, why) = beneath(stack, root)?.unwrap_or((default, ToolReason::Default));
         decision.beneath = Some(Box::new(version_of(
             tool, why, None, stack, root, defaults,
         )?));
@@ -196,8 +196,11 @@ pub fn tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReason)>> 
 /// # Errors
 /// Storage for an unreadable file, configuration for an invalid constraint.
 pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReason)>> {
-    if let Some(path) = required::opentofu_file(stack)? {
-        return Ok(Some((Tool::OpenTofu, ToolReason::File(below(&path, root)))));
+    let module = files::source_of(stack, root);
+    for dir in [stack].into_iter().chain(module.as_deref()) {
+        if let Some(path) = required::opentofu_file(dir)? {
+            return Ok(Some((Tool::OpenTofu, ToolReason::File(below(&path, root)))));
+        }
     }
     let mut nearest: Option<(usize, Tool, Place)> = None;
     for tool in [Tool::OpenTofu, Tool::Terraform] {
@@ -251,6 +254,22 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReas
             },
         )
     }))
+}
+
+/// The tool that Terragrunt runs: that of `terraform_binary`. Where that is not understood, another place has to name the tool.
+fn beneath(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReason)>> {
+    match files::binary(stack, root) {
+        Ok(Some((tool, place))) => Ok(Some((tool, ToolReason::File(place.file)))),
+        Ok(None) => plain_tool_of(stack, root),
+        Err(error) if error.kind == Kind::Configuration => match plain_tool_of(stack, root)? {
+            Some(found) => Ok(Some(found)),
+            None => Err(Error::configuration(format!(
+                "{}; name the tool by a file such as .opentofu-version",
+                error.text
+            ))),
+        },
+        Err(error) => Err(error),
+    }
 }
 
 /// The path for messages.

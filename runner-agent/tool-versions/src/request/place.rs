@@ -44,7 +44,7 @@ pub struct Said {
     pub place: Place,
 }
 
-/// Reads a text file; `None` when there is none. Replaces invalid UTF-8 and removes a byte order mark.
+/// Reads a text file; `None` when there is none. Replaces what is invalid and removes a byte order mark.
 pub(crate) fn read(path: &Path) -> Result<Option<String>> {
     let what = || path.display().to_string();
     let file = match File::open(path) {
@@ -76,10 +76,24 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>> {
             what()
         )));
     }
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(Some(
-        text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned(),
-    ))
+    Ok(Some(decoded(&bytes)))
+}
+
+/// UTF-8, or UTF-16 by its byte order mark: `echo 1.10.6 > .opentofu-version` in Windows PowerShell writes it.
+fn decoded(bytes: &[u8]) -> String {
+    let units = |text: &[u8], of: fn([u8; 2]) -> u16| {
+        let pairs = text.chunks_exact(2);
+        let units: Vec<u16> = pairs.map(|pair| of([pair[0], pair[1]])).collect();
+        String::from_utf16_lossy(&units)
+    };
+    match bytes {
+        [0xff, 0xfe, text @ ..] => units(text, u16::from_le_bytes),
+        [0xfe, 0xff, text @ ..] => units(text, u16::from_be_bytes),
+        _ => {
+            let text = String::from_utf8_lossy(bytes);
+            text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned()
+        }
+    }
 }
 
 /// The line of a byte offset, from 1.
@@ -90,4 +104,31 @@ pub fn line_of(text: &str, offset: usize) -> usize {
         .filter(|byte| **byte == b'\n')
         .count()
         + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// hashicorp/terraform #18618: files that Windows PowerShell writes.
+    #[test]
+    fn version_files_of_powershell_are_read() {
+        let little: Vec<u8> = "\u{feff}1.10.6\r\n"
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        let big: Vec<u8> = "\u{feff}1.10.6\r\n"
+            .encode_utf16()
+            .flat_map(u16::to_be_bytes)
+            .collect();
+        for bytes in [
+            &little[..],
+            &big,
+            "\u{feff}1.10.6\r\n".as_bytes(),
+            b"1.10.6\r\n",
+        ] {
+            assert_eq!(decoded(bytes), "1.10.6\r\n", "{bytes:?}");
+        }
+        assert_eq!(decoded(b"\xff"), "\u{fffd}");
+    }
 }

@@ -3,7 +3,7 @@
 //! OpenTofu before 1.12 reads `required_version` of every file. Since 1.12 it reads that of `.tofu` files only, override files or
 //! not; in a `.tf` file it is for Terraform (`checkVersionRequirements`, OpenTofu 1.12.0).
 //!
-//! Only the stack's directory is read, as the tools do before they install anything; the tool checks modules itself. A file that
+//! Only the stack's directory is read, and a Terragrunt unit's source, which is the stack's code there; the tool checks modules itself. A file that
 //! cannot be parsed here is noted and ignored, since the tool reports it.
 
 use std::{
@@ -23,7 +23,7 @@ use serde_json::Value;
 use crate::{
     Constraints, Error, Kind, Result, Tool, Version,
     request::{
-        hcl, json,
+        files, hcl, json,
         place::{self, Place, line_of},
     },
 };
@@ -81,7 +81,7 @@ fn reads_own_files_only(version: &Version) -> bool {
     version.at_least(1, 12)
 }
 
-/// The constraints of a stack's own files on a tool.
+/// The constraints on a tool of a stack's own files, and of the module that its Terragrunt file names by a local path.
 ///
 /// # Errors
 /// Storage when the directory cannot be read, configuration for an invalid constraint.
@@ -94,6 +94,19 @@ pub fn required(
     if tool == Tool::Terragrunt {
         return Ok(Vec::new());
     }
+    let mut all = of_directory(tool, stack, root, notes)?;
+    if let Some(module) = files::source_of(stack, root) {
+        all.extend(of_directory(tool, &module, root, notes)?);
+    }
+    Ok(all)
+}
+
+fn of_directory(
+    tool: Tool,
+    stack: &Path,
+    root: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Required>> {
     let (mut all, mut overrides): (Vec<Required>, Vec<Required>) = (Vec::new(), Vec::new());
     for path in configuration(tool, stack)? {
         let name = path
@@ -364,7 +377,7 @@ fn object(block: &Block, text: &str) -> Result<Option<Stated>, String> {
 }
 
 fn of_json(text: &str) -> Found {
-    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let value = json::code(text)?;
     let line = text
         .find("\"required_version\"")
         .map_or(1, |offset| line_of(text, offset));

@@ -7,11 +7,11 @@ mod terragrunt;
 use std::path::Path;
 
 use crate::{
-    Kind, Result, Tool,
+    Error, Kind, Result, Tool,
     request::place::{self, Place, Said},
 };
 
-pub use terragrunt::terragrunt_file;
+pub use terragrunt::{source_of, terragrunt_file};
 
 /// The format of a version file.
 #[derive(Clone, Copy)]
@@ -161,6 +161,44 @@ pub fn own_file(tool: Tool, stack: &Path, root: &Path) -> Result<Option<(usize, 
                 return Ok(Some((distance, Place::of(&dir.join(name), root, line))));
             }
         }
+    }
+    Ok(None)
+}
+
+/// The tool that `terraform_binary` of the nearest Terragrunt file names, with the place.
+///
+/// # Errors
+/// Storage: a file exists and cannot be read. Configuration: the value, or its file, is not understood.
+pub fn binary(stack: &Path, root: &Path) -> Result<Option<(Tool, Place)>> {
+    const NAME: &str = "terraform_binary";
+    for path in upward(stack, root).flat_map(|dir| TERRAGRUNT_FILES.map(|(name, _)| dir.join(name)))
+    {
+        let Some(text) = place::read(&path)?.filter(|text| text.contains(NAME)) else {
+            continue;
+        };
+        let is_json = path.extension().is_some_and(|ending| ending == "json");
+        let form = if is_json {
+            Form::HclJson(NAME)
+        } else {
+            Form::Hcl(NAME)
+        };
+        let shown = path.strip_prefix(root).unwrap_or(&path).display();
+        let found = form
+            .read(&text)
+            .map_err(|why| Error::configuration(format!("{shown}: {why}")))?;
+        let Some((binary, line)) = found else {
+            continue;
+        };
+        let program = binary.rsplit('/').next().unwrap_or_default();
+        let tool = if program.starts_with("terraform") {
+            Tool::Terraform
+        } else if program.starts_with("tofu") || program.starts_with("opentofu") {
+            Tool::OpenTofu
+        } else {
+            let why = format!("{shown}: line {line}: `{binary}` is neither OpenTofu nor Terraform");
+            return Err(Error::configuration(why));
+        };
+        return Ok(Some((tool, Place::of(&path, root, line))));
     }
     Ok(None)
 }

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use hcl_edit::{Span as _, expr::Expression};
 use serde_json::Value;
 
-use crate::request::{hcl, place::line_of};
+use crate::request::{
+    hcl,
+    place::{self, line_of},
+};
 
 /// The file that makes a directory a Terragrunt unit or stack.
 pub fn terragrunt_file(dir: &Path) -> Option<PathBuf> {
@@ -17,6 +20,28 @@ pub fn terragrunt_file(dir: &Path) -> Option<PathBuf> {
     .iter()
     .map(|name| dir.join(name))
     .find(|path| path.is_file())
+}
+
+/// The directory of the module that a unit's own file names by a constant local path within the source.
+pub fn source_of(unit: &Path, root: &Path) -> Option<PathBuf> {
+    let text = place::read(&unit.join("terragrunt.hcl")).ok()??;
+    let body = hcl::blocks(&text, &["terraform"]).ok()?;
+    let sources = body.get_blocks("terraform");
+    let source = sources
+        .filter_map(|block| block.body.get_attribute("source"))
+        .last()?;
+    let source = source.value.to_string();
+    let path = source.trim().strip_prefix('"')?.strip_suffix('"')?;
+    let (from, rest) = if let Some(rest) = path.strip_prefix("${get_repo_root()}/") {
+        (root, rest)
+    } else {
+        let rest = path.strip_prefix("${get_terragrunt_dir()}/");
+        let is_local = rest.is_some() || path.starts_with("./") || path.starts_with("../");
+        (unit, rest.or(is_local.then_some(path))?)
+    };
+    let module = from.join(rest).canonicalize().ok()?;
+    let is_within = module.starts_with(root.canonicalize().ok()?);
+    (is_within && module.is_dir()).then_some(module)
 }
 
 /// The attribute and its line.
