@@ -83,14 +83,50 @@ fn code(input: &str) -> String {
     format!("resource \"terraform_data\" \"x\" {{\n  input = \"{input}\"\n}}\n")
 }
 
+async fn applied(mut a: Attempt) {
+    let status = a.ends(0).await;
+    assert_eq!(status.result, Some(RunResult::Applied), "{status:#?}");
+}
+
+#[tokio::test]
+async fn plan_of_an_older_version_of_the_last_state_waits() {
+    let Some(lab) = Lab::open().await else { return };
+    let backend = lab.backend("one");
+    applied(lab.run(1, &code("a"), &backend)).await;
+    applied(lab.run(2, &code("b"), &backend)).await;
+    let serials = || -> Vec<_> {
+        let versions = lab.states.versions("one");
+        versions
+            .iter()
+            .map(|state| state["serial"].as_u64())
+            .collect()
+    };
+    let newest = serials().pop().flatten().unwrap();
+    lab.states.restore("one");
+    let restored = serials().pop().flatten().unwrap();
+    assert!(restored < newest, "{:?}", serials());
+    let a = lab.run(3, &code("c"), &backend);
+    a.waits().await;
+    let status = a.api.status();
+    let summary = status.plan.unwrap().summary;
+    assert!(summary.ends_with(", another state"), "{summary}");
+    let history = status.history.join("\n");
+    let says = [
+        format!("the state (backend http) is an older one, serial {restored}; the last apply"),
+        format!("…, serial {newest}, at the same place"),
+    ];
+    for text in says {
+        assert!(history.contains(&text), "{text}: {history}");
+    }
+    a.api.approve();
+    applied(a).await;
+    // The approval took the older version over.
+    applied(lab.run(4, &code("d"), &backend)).await;
+}
+
 #[tokio::test]
 async fn plan_of_another_state_than_the_last_waits() {
     let Some(lab) = Lab::open().await else { return };
-    let applied = |mut a: Attempt| async move {
-        let status = a.ends(0).await;
-        assert_eq!(status.result, Some(RunResult::Applied), "{status:#?}");
-        status
-    };
     applied(lab.run(1, &code("a"), &lab.backend("one"))).await;
     // A known lineage at the same place waits for nobody.
     applied(lab.run(2, &code("b"), &lab.backend("one"))).await;
