@@ -13,7 +13,7 @@
 //! | `GET recover` | the journal of the run in the caller's `spec.recover`; 409 [`NOT_ENDED`] until that run has ended |
 //! | `PUT intent` | performs the writes of `PUT claim` before the claim, to prove that they work; 409 [`ALREADY_CLAIMED`] |
 //! | `PUT claim` | the claim as JSON, once per run; 409 [`ALREADY_CLAIMED`] |
-//! | `PUT outputs` | the outputs of the state ([`crate::outputs::StateOutputs`]), after the claim; without a body, those of the managed state. Answers a [`crate::OutputsStatus`] |
+//! | `PUT outputs` | the outputs of the state ([`crate::outputs::StateOutputs`]), after the claim; those of the managed state where it has no state or no body. Answers a [`crate::OutputsStatus`] |
 //! | `GET outputs` | the outputs of other stacks that the caller's spec references, each as [`crate::outputs::Taken`] |
 //! | `GET source` | the snapshot of the revision in the caller's `spec.source.repository`; 404 [`SOURCE_NOT_READY`], 403 [`REPOSITORY_NOT_ALLOWED`] |
 //! | `GET state` | the newest state; 204 when there is none; 403 [`FORMER_NAMESPACE`], as for `PUT lock` |

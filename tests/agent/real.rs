@@ -178,6 +178,39 @@ async fn plan_of_another_state_than_the_last_waits() {
 }
 
 #[tokio::test]
+async fn null_output_is_named_to_its_consumer() {
+    let Some(lab) = Lab::open().await else { return };
+    let made = code("a")
+        + "output \"id\" {\n  value = terraform_data.x.output\n}\noutput \"none\" {\n  value = null\n}\n\
+           output \"own\" {\n  value = \"x\"\n}\n";
+    let items = json!([{"output": "id"}, {"output": "none"}]);
+    let mut more = lab.backend("one");
+    more["outputs"] = json!({"configMap": {"name": "net", "items": items}});
+    // This datastore records what is published, and writes no object.
+    applied(lab.run(1, &made, &more)).await;
+    for (number, (name, says)) in [
+        ("none", "has a null output none, which variable x wants"),
+        ("own", "does not publish its output own, which"),
+        ("other", "has no output other, which"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let from = json!({"outputOf": {"stack": "net", "name": name}});
+        let more = json!({"stack": "app", "variables": [{"name": "x", "valueFrom": from}]});
+        let mut a = lab.run(
+            2 + u32::try_from(number).unwrap(),
+            "variable \"x\" {}\n",
+            &more,
+        );
+        let failure = a
+            .fails(FailureClass::Configuration, reason::OUTPUT_NOT_FOUND)
+            .await;
+        assert!(failure.message.contains(says), "{failure:?}");
+    }
+}
+
+#[tokio::test]
 async fn backend_of_a_run_is_merged_over_the_codes_block() {
     let Some(lab) = Lab::open().await else { return };
     let url = lab.states.url("x");
