@@ -211,6 +211,32 @@ async fn null_output_is_named_to_its_consumer() {
 }
 
 #[tokio::test]
+async fn values_of_a_run_are_those_of_its_plan() {
+    let Some(lab) = Lab::open().await else { return };
+    let values = json!({"text": "5", "whole": 7, "part": 0.1, "large": 12_345_678_901_234_567_890_u64, "flag": true,
+        "list": ["a", 1, {"b": [null]}], "map": {"x": 1.5, "ü": 2}, "accent": "e\u{301}"});
+    let types = [("text", "number"), ("list", "any"), ("map", "map(number)")];
+    let values = values.as_object().unwrap();
+    let code: String = values
+        .keys()
+        .map(|name| {
+            let of = types.iter().find(|(of, _)| of == name);
+            let of = of.map(|(_, of)| format!("  type = {of}\n"));
+            format!("variable \"{name}\" {{\n{}}}\n", of.unwrap_or_default())
+        })
+        .collect();
+    let code = code
+        + "resource \"terraform_data\" \"x\" {\n  input = [var.text, var.list, var.map, var.large]\n}\n";
+    let variables: Vec<_> = values
+        .iter()
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect();
+    let mut more = lab.backend("one");
+    more["variables"] = variables.into();
+    applied(lab.run(1, &code, &more)).await;
+}
+
+#[tokio::test]
 async fn backend_of_a_run_is_merged_over_the_codes_block() {
     let Some(lab) = Lab::open().await else { return };
     let url = lab.states.url("x");
