@@ -217,7 +217,7 @@ async fn values_of_a_run_are_those_of_its_plan() {
         "list": ["a", 1, {"b": [null]}], "map": {"x": 1.5, "ü": 2}, "accent": "e\u{301}"});
     let types = [("text", "number"), ("list", "any"), ("map", "map(number)")];
     let values = values.as_object().unwrap();
-    let code: String = values
+    let declared: Vec<_> = values
         .keys()
         .map(|name| {
             let of = types.iter().find(|(of, _)| of == name);
@@ -225,7 +225,7 @@ async fn values_of_a_run_are_those_of_its_plan() {
             format!("variable \"{name}\" {{\n{}}}\n", of.unwrap_or_default())
         })
         .collect();
-    let code = code
+    let code = declared.concat()
         + "resource \"terraform_data\" \"x\" {\n  input = [var.text, var.list, var.map, var.large]\n}\n";
     let variables: Vec<_> = values
         .iter()
