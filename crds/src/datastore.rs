@@ -13,7 +13,7 @@
 //! | `GET recover` | the journal of the run in the caller's `spec.recover`; 409 [`NOT_ENDED`] until that run has ended |
 //! | `PUT intent` | performs the writes of `PUT claim` before the claim, to prove that they work; 409 [`ALREADY_CLAIMED`] |
 //! | `PUT claim` | the claim as JSON, once per run; 409 [`ALREADY_CLAIMED`] |
-//! | `PUT outputs` | the outputs of the state ([`crate::outputs::StateOutputs`]), after the claim; without a body, those of the managed state. Answers a [`crate::OutputsStatus`] |
+//! | `PUT outputs` | the outputs of the state ([`crate::outputs::StateOutputs`]), after the claim; those of the managed state where it has no state or no body. Answers a [`crate::OutputsStatus`] |
 //! | `GET outputs` | the outputs of other stacks that the caller's spec references, each as [`crate::outputs::Taken`] |
 //! | `GET source` | the snapshot of the revision in the caller's `spec.source.repository`; 404 [`SOURCE_NOT_READY`], 403 [`REPOSITORY_NOT_ALLOWED`] |
 //! | `GET state` | the newest state; 204 when there is none; 403 [`FORMER_NAMESPACE`], as for `PUT lock` |
@@ -156,7 +156,7 @@ pub struct LastState {
     /// The tool's lineage; `None` where nothing is left after a destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<String>,
-    /// The newest serial number that the agent knows: of the state after a first apply, or the one that the plan was made from.
+    /// The serial number after the apply; the one that the plan was made from where the state could not be read afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<u64>,
 }
@@ -165,17 +165,19 @@ pub struct LastState {
 pub const MANAGED: &str = "managed";
 
 impl LastState {
-    /// How `now`, the state of a plan, differs from this one. Another place with the same lineage is the same state, moved.
+    /// How `now`, the state of a plan, differs from this one. The same lineage at another place is the same state, moved; with a lower
+    /// serial number it is an older version, as after a restore.
     pub fn is_not(&self, now: &Self) -> Option<String> {
-        let known = self
-            .lineage
-            .as_ref()
-            .filter(|known| now.lineage.as_ref() != Some(known))?;
+        let known = self.lineage.as_ref()?;
         let short = |lineage: &str| lineage.chars().take(8).collect::<String>();
-        let is = now.lineage.as_ref().map_or_else(
-            || "is empty".to_owned(),
-            |lineage| format!("has lineage {}…", short(lineage)),
-        );
+        let is = match &now.lineage {
+            None => "is empty".to_owned(),
+            Some(lineage) if lineage != known => format!("has lineage {}…", short(lineage)),
+            Some(_) => {
+                let older = now.serial.filter(|serial| Some(*serial) < self.serial)?;
+                format!("is an older one, serial {older}")
+            }
+        };
         let place = if self.key == now.key {
             "at the same place"
         } else {
@@ -300,17 +302,25 @@ pub fn causes(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn last_state_is_told_by_its_lineage() {
-        let at = |key: &str, lineage: Option<&str>| super::LastState {
+    fn last_state_is_told_by_its_lineage_and_serial() {
+        let with = |key: &str, lineage: Option<&str>, serial| super::LastState {
             backend: "s3".into(),
             key: key.into(),
             lineage: lineage.map(str::to_owned),
-            serial: lineage.map(|_| 4),
+            serial,
         };
-        let known = at("k", Some("0a1b2c3d-4e5f"));
+        let at = |key: &str, lineage: Option<&str>| with(key, lineage, lineage.map(|_| 4));
+        let own = Some("0a1b2c3d-4e5f");
+        let known = at("k", own);
         for (last, now, is_same) in [
-            (&known, at("k", Some("0a1b2c3d-4e5f")), true),
-            (&known, at("moved", Some("0a1b2c3d-4e5f")), true),
+            (&known, at("k", own), true),
+            (&known, at("moved", own), true),
+            (&known, with("k", own, Some(5)), true),
+            (&known, with("k", own, Some(3)), false),
+            (&known, with("moved", own, Some(3)), false),
+            // A state or a record without a number.
+            (&known, with("k", own, None), true),
+            (&with("k", own, None), with("k", own, Some(3)), true),
             (&known, at("k", Some("9")), false),
             (&known, at("k", None), false),
             (&at("k", None), at("k", Some("9")), true),
@@ -322,6 +332,12 @@ mod tests {
             why,
             "the state (backend s3) is empty; the last apply of this stack ended with lineage 0a1b2c3d…, serial 4, at another place \
              (backend s3)"
+        );
+        let why = known.is_not(&with("k", own, Some(3))).unwrap();
+        assert_eq!(
+            why,
+            "the state (backend s3) is an older one, serial 3; the last apply of this stack ended with lineage 0a1b2c3d…, serial 4, at the \
+             same place (backend s3)"
         );
     }
 

@@ -1,6 +1,9 @@
 //! Outputs of a state, and where they are published.
 
-use std::{collections::BTreeMap, io::Read};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Read,
+};
 
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::Value;
@@ -55,6 +58,9 @@ pub struct StateOutputs {
     /// By name.
     #[serde(default)]
     pub outputs: BTreeMap<String, Output>,
+    /// Names of the outputs that the code declares; `None` where they are not known. A state has no output that is null.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared: Option<BTreeSet<String>>,
     #[serde(default, skip_serializing)]
     encrypted_data: Option<Ignored>,
 }
@@ -88,6 +94,11 @@ impl StateOutputs {
             other => Err(StateError::Version(other)),
         }
     }
+
+    /// Whether this is of no state: the datastore has the state, and is told only what the code declares.
+    pub const fn is_of_no_state(&self) -> bool {
+        self.version == 0
+    }
 }
 
 /// The text of a value in an object and in a status: strings as they are, other values as JSON.
@@ -99,10 +110,11 @@ pub fn text(value: &Value) -> String {
 
 /// The keys and values of an object, and descriptions of the outputs that were left out.
 pub fn data(
-    outputs: &BTreeMap<String, Output>,
+    found: &StateOutputs,
     object: &OutputsObject,
     takes_sensitive: bool,
 ) -> (BTreeMap<String, String>, Vec<String>) {
+    let outputs = &found.outputs;
     let all: Vec<OutputItem>;
     let items = if object.items.is_empty() {
         let shown = outputs
@@ -122,9 +134,12 @@ pub fn data(
     for item in items {
         let name = &item.output;
         let Some(output) = outputs.get(name) else {
-            left.push(format!(
-                "{name}, which is null or which the stack does not have"
-            ));
+            let why = match Missing::of(name, found.declared.as_ref()) {
+                Missing::Null => "is null",
+                Missing::Absent => "the stack does not have",
+                _ => "is null or which the stack does not have",
+            };
+            left.push(format!("{name}, which {why}"));
             continue;
         };
         if output.sensitive && !takes_sensitive {
@@ -204,6 +219,37 @@ pub struct Taken {
     /// `None` when it is not published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Output>,
+    /// Why it is not published.
+    #[serde(default)]
+    pub missing: Missing,
+}
+
+/// Why there is no output of a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Missing {
+    /// The stack has published nothing.
+    Unpublished,
+    /// The stack does not have it.
+    Absent,
+    /// It is null.
+    Null,
+    /// The stack has it, and publishes it in no object.
+    Withheld,
+    /// Not known.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl Missing {
+    /// Why a state has no output of a name, by the names that the code declares.
+    pub fn of(name: &str, declared: Option<&BTreeSet<String>>) -> Self {
+        match declared {
+            None => Self::Unknown,
+            Some(declared) if declared.contains(name) => Self::Null,
+            Some(_) => Self::Absent,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -220,6 +266,13 @@ mod tests {
             "id": {"value": "vpc-1", "type": "string"}, "zones": {"value": ["a", "b"], "type": ["list", "string"]},
             "password": {"value": "hunter22", "type": "string", "sensitive": true},
         }))
+    }
+
+    fn state(outputs: BTreeMap<String, Output>) -> StateOutputs {
+        StateOutputs {
+            outputs,
+            ..StateOutputs::default()
+        }
     }
 
     fn object(items: &[(&str, Option<&str>)]) -> OutputsObject {
@@ -264,7 +317,7 @@ mod tests {
 
     #[test]
     fn sensitive_outputs_are_written_to_secrets_only() {
-        let (map, left) = data(&some(), &object(&[]), false);
+        let (map, left) = data(&state(some()), &object(&[]), false);
         assert_eq!(
             (map, left.is_empty()),
             (
@@ -274,17 +327,37 @@ mod tests {
                 true
             )
         );
-        let (map, left) = data(
-            &some(),
-            &object(&[("password", None), ("gone", None)]),
-            false,
+        let names = ["password", "gone", "none"];
+        for (declared, gone, none) in [
+            (
+                None,
+                "is null or which the stack does not have",
+                "is null or which the stack does not have",
+            ),
+            (
+                Some(["password", "gone"]),
+                "is null",
+                "the stack does not have",
+            ),
+        ] {
+            let found = StateOutputs {
+                declared: declared.map(|names| names.map(str::to_owned).into()),
+                ..state(some())
+            };
+            let (map, left) = data(&found, &object(&names.map(|name| (name, None))), false);
+            assert!(map.is_empty());
+            assert_eq!(
+                left_out(&left),
+                format!(
+                    "; left out: password, which is sensitive, from the ConfigMap; gone, which {gone}; none, which {none}"
+                )
+            );
+        }
+        let (secret, left) = data(
+            &state(some()),
+            &object(&[("password", Some("PGPASSWORD"))]),
+            true,
         );
-        assert!(map.is_empty());
-        assert_eq!(
-            left_out(&left),
-            "; left out: password, which is sensitive, from the ConfigMap; gone, which is null or which the stack does not have"
-        );
-        let (secret, left) = data(&some(), &object(&[("password", Some("PGPASSWORD"))]), true);
         assert_eq!(
             (secret["PGPASSWORD"].as_str(), left_out(&left)),
             ("hunter22", String::new())
@@ -347,12 +420,12 @@ mod tests {
             (shown(&large(1, 257)).1, shown(&large(20, 256)).0.len()),
             (1, 15)
         );
-        let (data, left) = data(&large(3, 400_000), &object(&[]), false);
+        let (data, left) = data(&state(large(3, 400_000)), &object(&[]), false);
         assert_eq!(
             (data.len(), left),
             (2, vec!["o2, for which net has no room".to_owned()])
         );
-        let (_, left) = super::data(&large(1, 1), &object(&[("größe", None)]), false);
+        let (_, left) = super::data(&state(large(1, 1)), &object(&[("größe", None)]), false);
         assert_eq!(left.len(), 1);
     }
 }

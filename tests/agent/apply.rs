@@ -98,6 +98,38 @@ async fn apply_waits_for_a_lock_and_keeps_its_plan() {
 }
 
 #[tokio::test]
+async fn lock_of_a_state_that_does_not_exist_is_left_to_a_person() {
+    // The words of the kubernetes backend: both commands open the state, and lock it while they create it.
+    let refused = |heading: &str| {
+        let told = format!(
+            "{heading}: the state is already locked by another tofu client\\nLock Info:\\n  ID:        l1\\n  Who:       pawl@gone-a1\\n"
+        );
+        format!(
+            r#"if [ ! -e $LEDGER.open ]; then
+printf '%s\n' '{{"@message":"Error","type":"diagnostic","diagnostic":{{"severity":"error","summary":"{told}","detail":""}}}}'
+exit 1
+fi"#
+        )
+    };
+    let init =
+        r#"echo '{"backend":{"type":"kubernetes","config":{}}}' > .terraform/terraform.tfstate"#;
+    let init = format!("{init}\n{}", refused("Error loading state"));
+    let unlock = refused("Failed to load state");
+    let mut a = start(&json!({}), &[("INIT", &init), ("UNLOCK", &unlock)]);
+    a.api
+        .until("a lock that is named", |s| s.state_lock.is_some())
+        .await;
+    let release = json!({"id": "l1", "holder": "team/gone, attempt 1"});
+    a.api
+        .change(|run| run["status"]["lockRelease"] = release.clone());
+    a.until_said("a person has to remove the lock in the backend")
+        .await;
+    assert_eq!(a.ran("force-unlock"), 1);
+    a.open();
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
+}
+
+#[tokio::test]
 async fn apply_without_the_lock_names_its_holder() {
     let mut a = start(
         &json!({"timeouts": {"apply": "3s"}}),

@@ -57,6 +57,8 @@ show)
   if [ "$2" = -json ]; then echo "${PLAN_JSON:-$DEFAULT_JSON}"; else echo "Terraform will perform the following actions:"; echo "${PLAN_TEXT:-Plan: 1 to add, 0 to change, 0 to destroy.}"; fi ;;
 state)
   eval "$STATE" ;;
+force-unlock)
+  eval "$UNLOCK" ;;
 apply)
   eval "$BEFORE_APPLY"
   echo '{"@message":"a.b: Creating...","type":"apply_start","hook":{"resource":{"addr":"a.b"},"action":"create"}}'

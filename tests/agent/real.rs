@@ -83,14 +83,50 @@ fn code(input: &str) -> String {
     format!("resource \"terraform_data\" \"x\" {{\n  input = \"{input}\"\n}}\n")
 }
 
+async fn applied(mut a: Attempt) {
+    let status = a.ends(0).await;
+    assert_eq!(status.result, Some(RunResult::Applied), "{status:#?}");
+}
+
+#[tokio::test]
+async fn plan_of_an_older_version_of_the_last_state_waits() {
+    let Some(lab) = Lab::open().await else { return };
+    let backend = lab.backend("one");
+    applied(lab.run(1, &code("a"), &backend)).await;
+    applied(lab.run(2, &code("b"), &backend)).await;
+    let serials = || -> Vec<_> {
+        let versions = lab.states.versions("one");
+        versions
+            .iter()
+            .map(|state| state["serial"].as_u64())
+            .collect()
+    };
+    let newest = serials().pop().flatten().unwrap();
+    lab.states.restore("one");
+    let restored = serials().pop().flatten().unwrap();
+    assert!(restored < newest, "{:?}", serials());
+    let a = lab.run(3, &code("c"), &backend);
+    a.waits().await;
+    let status = a.api.status();
+    let summary = status.plan.unwrap().summary;
+    assert!(summary.ends_with(", another state"), "{summary}");
+    let history = status.history.join("\n");
+    let says = [
+        format!("the state (backend http) is an older one, serial {restored}; the last apply"),
+        format!("…, serial {newest}, at the same place"),
+    ];
+    for text in says {
+        assert!(history.contains(&text), "{text}: {history}");
+    }
+    a.api.approve();
+    applied(a).await;
+    // The approval took the older version over.
+    applied(lab.run(4, &code("d"), &backend)).await;
+}
+
 #[tokio::test]
 async fn plan_of_another_state_than_the_last_waits() {
     let Some(lab) = Lab::open().await else { return };
-    let applied = |mut a: Attempt| async move {
-        let status = a.ends(0).await;
-        assert_eq!(status.result, Some(RunResult::Applied), "{status:#?}");
-        status
-    };
     applied(lab.run(1, &code("a"), &lab.backend("one"))).await;
     // A known lineage at the same place waits for nobody.
     applied(lab.run(2, &code("b"), &lab.backend("one"))).await;
@@ -139,6 +175,65 @@ async fn plan_of_another_state_than_the_last_waits() {
     let mut a = lab.run(6, &code("c"), &destroy);
     assert_eq!(a.ends(0).await.result, Some(RunResult::Destroyed));
     applied(lab.run(7, &code("c"), &lab.backend("three"))).await;
+}
+
+#[tokio::test]
+async fn null_output_is_named_to_its_consumer() {
+    let Some(lab) = Lab::open().await else { return };
+    let made = code("a")
+        + "output \"id\" {\n  value = terraform_data.x.output\n}\noutput \"none\" {\n  value = null\n}\n\
+           output \"own\" {\n  value = \"x\"\n}\n";
+    let items = json!([{"output": "id"}, {"output": "none"}]);
+    let mut more = lab.backend("one");
+    more["outputs"] = json!({"configMap": {"name": "net", "items": items}});
+    // This datastore records what is published, and writes no object.
+    applied(lab.run(1, &made, &more)).await;
+    for (number, (name, says)) in [
+        ("none", "has a null output none, which variable x wants"),
+        ("own", "does not publish its output own, which"),
+        ("other", "has no output other, which"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let from = json!({"outputOf": {"stack": "net", "name": name}});
+        let more = json!({"stack": "app", "variables": [{"name": "x", "valueFrom": from}]});
+        let mut a = lab.run(
+            2 + u32::try_from(number).unwrap(),
+            "variable \"x\" {}\n",
+            &more,
+        );
+        let failure = a
+            .fails(FailureClass::Configuration, reason::OUTPUT_NOT_FOUND)
+            .await;
+        assert!(failure.message.contains(says), "{failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn values_of_a_run_are_those_of_its_plan() {
+    let Some(lab) = Lab::open().await else { return };
+    let values = json!({"text": "5", "whole": 7, "part": 0.1, "large": 12_345_678_901_234_567_890_u64, "flag": true,
+        "list": ["a", 1, {"b": [null]}], "map": {"x": 1.5, "ü": 2}, "accent": "e\u{301}"});
+    let types = [("text", "number"), ("list", "any"), ("map", "map(number)")];
+    let values = values.as_object().unwrap();
+    let declared: Vec<_> = values
+        .keys()
+        .map(|name| {
+            let of = types.iter().find(|(of, _)| of == name);
+            let of = of.map(|(_, of)| format!("  type = {of}\n"));
+            format!("variable \"{name}\" {{\n{}}}\n", of.unwrap_or_default())
+        })
+        .collect();
+    let code = declared.concat()
+        + "resource \"terraform_data\" \"x\" {\n  input = [var.text, var.list, var.map, var.large]\n}\n";
+    let variables: Vec<_> = values
+        .iter()
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect();
+    let mut more = lab.backend("one");
+    more["variables"] = variables.into();
+    applied(lab.run(1, &code, &more)).await;
 }
 
 #[tokio::test]

@@ -28,6 +28,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("rewritten::object_is_not_forgotten", forgotten),
         Test::new("rewritten::provisioner_does_not_run", provisioned),
         Test::new("rewritten::changed_object_is_listed", changed),
+        Test::new("rewritten::state_goes_to_no_other_backend", elsewhere),
+        Test::new("rewritten::part_of_a_plan_is_not_the_plan", partial),
     ]
 }
 
@@ -134,6 +136,35 @@ fn provisioned(lab: &Lab) -> Result<()> {
     refused(
         &end,
         "the plan file has \"/main.tf\", which was not in the stack",
+    )
+}
+
+/// Adds a field of the plan with a text in it: the tool takes the last value.
+fn with(mut plan: Vec<u8>, field: u8, text: &[u8]) -> Result<Vec<u8>> {
+    plan.extend([field << 3 | 2, u8::try_from(text.len())?]);
+    plan.extend(text);
+    Ok(plan)
+}
+
+fn elsewhere(lab: &Lab) -> Result<()> {
+    let end = attacked(lab, |name, bytes| match name {
+        "tfplan" => with(bytes, 13, b"\x0a\x04http"),
+        _ => Ok(bytes),
+    })?;
+    refused(
+        &end,
+        "the plan file has another backend (http) than the stack",
+    )
+}
+
+fn partial(lab: &Lab) -> Result<()> {
+    let end = attacked(lab, |name, bytes| match name {
+        "tfplan" => with(bytes, 5, b"time_static.a"),
+        _ => Ok(bytes),
+    })?;
+    refused(
+        &end,
+        "the plan file has targets, which the run does not have",
     )
 }
 

@@ -186,12 +186,12 @@ impl Client {
         answer(request).await.map(drop)
     }
 
-    /// Publishes these outputs, or those of the managed state without any; returns the result.
-    pub async fn publish(&self, outputs: Option<Bytes>) -> Result<OutputsStatus, RequestError> {
+    /// Publishes these outputs, or those of the managed state if these are of none; returns the result.
+    pub async fn publish(&self, outputs: Bytes) -> Result<OutputsStatus, RequestError> {
         let request = self
             .own(Method::PUT, "outputs")?
             .timeout(PUBLISHING)
-            .body(outputs.unwrap_or_default());
+            .body(outputs);
         parsed(&read(answer(request).await?).await?)
     }
 

@@ -2,7 +2,7 @@
 //! the source of truth: ConfigMaps and Secrets are created from it, and restored when others change them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crds::{
     OnDestroy, Operation, OutputsStatus, Reason,
     datastore::{Problem, StateId},
-    outputs::{Output, StateOutputs, Taken, data, left_out, published, shown},
+    outputs::{Missing, Output, StateOutputs, Taken, data, left_out, published, shown},
     text::clip,
 };
 use serving::{
@@ -48,6 +48,12 @@ struct Record {
     run: String,
     /// Outputs that other stacks may read.
     outputs: BTreeMap<String, Output>,
+    /// Names of the state's other outputs.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    withheld: BTreeSet<String>,
+    /// Names of the outputs that the code declares, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    declared: Option<BTreeSet<String>>,
     /// The desired objects.
     objects: Vec<Published>,
     /// Objects to delete.
@@ -55,6 +61,15 @@ struct Record {
 }
 
 impl Record {
+    /// Why it has no output of a name.
+    fn missing(&self, name: &str) -> Missing {
+        if self.withheld.contains(name) {
+            Missing::Withheld
+        } else {
+            Missing::of(name, self.declared.as_ref())
+        }
+    }
+
     /// Whether this is from a newer state than `found`. Two lineages have no order, so the later claim wins.
     fn is_newer(&self, found: &StateOutputs, at: Timestamp) -> bool {
         if self.lineage == found.lineage {
@@ -162,7 +177,7 @@ impl Publisher {
         }
         let mut record = Record {
             namespace_uid: namespace_uid.to_owned(),
-            lineage: found.lineage,
+            lineage: found.lineage.clone(),
             serial: found.serial,
             at,
             run: run.name.clone(),
@@ -171,6 +186,9 @@ impl Publisher {
         let mut left = Vec::new();
         if !destroyed {
             record.outputs = published(&found.outputs, wanted);
+            let withheld = |name: &&String| !record.outputs.contains_key(*name);
+            record.withheld = found.outputs.keys().filter(withheld).cloned().collect();
+            record.declared.clone_from(&found.declared);
             let objects = [
                 (Kind::ConfigMap, &wanted.config_map),
                 (Kind::Secret, &wanted.secret),
@@ -179,7 +197,7 @@ impl Publisher {
                 .into_iter()
                 .filter_map(|(kind, object)| Some((kind, object.as_ref()?)))
             {
-                let (data, not) = data(&found.outputs, object, kind == Kind::Secret);
+                let (data, not) = data(&found, object, kind == Kind::Secret);
                 left.extend(not);
                 record.objects.push(Published {
                     kind,
@@ -349,6 +367,7 @@ impl Publisher {
             found.push(Taken {
                 of: of.clone(),
                 output: record.and_then(|record| record.outputs.get(&of.name).cloned()),
+                missing: record.map_or(Missing::Unpublished, |record| record.missing(&of.name)),
             });
         }
         Ok(found)

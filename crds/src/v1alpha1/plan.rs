@@ -94,8 +94,8 @@ pub struct Changes {
     /// Also set where the plan has parts that the agent does not know. A person has to approve such a plan, whatever the mode.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
-    /// Whether its state is another than that of the last apply of this stack and workspace, or empty. A person has to approve the plan,
-    /// whatever the mode. The apply makes this state the one of the stack.
+    /// Whether its state is another than that of the last apply of this stack and workspace, an older version of it, or empty. A person
+    /// has to approve the plan, whatever the mode. The apply makes this state the one of the stack.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub other_state: bool,
     /// Whether a layer's look for drift found the same changes that were applied last at this commit: they come again each time, and a

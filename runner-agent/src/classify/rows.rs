@@ -120,7 +120,7 @@ const OF_BACKEND: &str = "error refreshing state|error acquiring the state lock|
 /// Lower-case beginnings of the summary of an error about a lock. A provider that does not start, for example, has its words in another
 /// summary.
 const OF_LOCK: &str = "error acquiring the state lock|error releasing the state lock|error locking state|failed to lock|\
-    error refreshing state|error loading state|error selecting workspace|the state is already locked|\
+    error refreshing state|error loading state|failed to load state|error selecting workspace|the state is already locked|\
     state blob is already locked|http remote state already locked|workspace is already locked|\
     already locked for workspace creation|cannot lock workspace";
 

@@ -135,6 +135,7 @@ fn known_texts_have_class_and_reason() {
                 "Error loading state: Already locked for workspace creation: default",
                 "Error acquiring the state lock|Error message: writing \"gs://b/default.tflock\" failed: googleapi: Error 412: x, conditionNotMet",
                 "Error loading state|the state is already locked by another tofu client",
+                "Failed to load state: the state is already locked by another tofu client",
             ],
         ),
         (

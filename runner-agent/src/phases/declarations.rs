@@ -1,6 +1,10 @@
-//! The variables that the code of a directory declares.
+//! The variables and outputs that the code of a directory declares.
 
-use std::{collections::BTreeMap, ffi::OsStr, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    path::Path,
+};
 
 use crds::ToolName;
 use hcl_edit::{
@@ -63,6 +67,29 @@ pub(super) fn declared(tool: ToolName, dir: &Path) -> Option<Declarations> {
             if has_type {
                 before.is_expression = one.is_expression;
             }
+        }
+    }
+    Some(all)
+}
+
+/// The outputs that the files of a directory declare; `None` where a file cannot be read.
+pub(super) fn outputs(tool: ToolName, dir: &Path) -> Option<BTreeSet<String>> {
+    const OUTPUT: &str = "output";
+    let tool = known(tool).filter(|tool| *tool != Tool::Terragrunt)?;
+    let mut all = BTreeSet::new();
+    for path in required::in_merge_order(tool, dir).ok()? {
+        let text = files::code(&path).ok()?;
+        if path.extension().is_some_and(|ending| ending == "json") {
+            let value: Value = serde_json::from_str(&text).ok()?;
+            for named in json::blocks(&value[OUTPUT]) {
+                all.extend(named.as_object()?.keys().cloned());
+            }
+        } else if text.contains(OUTPUT) {
+            let body = hcl::blocks(&text, &[OUTPUT]).ok()?;
+            let labels = body
+                .get_blocks(OUTPUT)
+                .filter_map(|block| block.labels.first());
+            all.extend(labels.map(|label| label.as_str().to_owned()));
         }
     }
     Some(all)
@@ -198,5 +225,26 @@ mod tests {
         ];
         let declared = declared(ToolName::OpenTofu, directory(&files).path()).unwrap();
         assert!(declared.named["a"].is_expression);
+    }
+
+    #[test]
+    fn outputs_of_every_file_are_named() {
+        let named = |files: &[(&str, &str)]| outputs(ToolName::OpenTofu, directory(files).path());
+        let all = [
+            (
+                "a.tf",
+                "output \"a\" {\n  value = null\n}\nresource \"x\" \"output\" {}\n",
+            ),
+            (
+                "b.tf.json",
+                r#"{"output": [{"b": {"value": null}}, {"c": {}}]}"#,
+            ),
+            ("d.tofu", "output \"d\" {}\n"),
+            ("x.tf", "# no output\n"),
+        ];
+        let wanted = ["a", "b", "c", "d"].map(str::to_owned);
+        assert_eq!(named(&all), Some(wanted.into()));
+        assert_eq!(named(&[("a.tf", "output \"a\" {")]), None);
+        assert_eq!(named(&[]), Some(BTreeSet::new()));
     }
 }

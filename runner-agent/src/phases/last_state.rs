@@ -1,5 +1,5 @@
-//! The state of the stack's last apply, which the datastore knows. A plan of another state, or of an empty one, would create everything a
-//! second time: it waits for a person, and its apply makes that state the one of the stack.
+//! The state of the stack's last apply, which the datastore knows. A plan of another state, of an empty one or of an older version would
+//! create again what is there: it waits for a person, and its apply makes that state the one of the stack.
 
 use std::{path::Path, time::Duration};
 
@@ -95,21 +95,17 @@ impl PhaseRunner {
             serial: None,
         };
         let destroys = planned.run.spec.operation == Operation::Destroy;
-        (state.lineage, state.serial) = match &planned.state {
-            Some(known) if known.lineage.is_some() && !destroys => {
-                (known.lineage.clone(), known.serial)
+        match self.pull_state(&planned.shell, State::pulled).await {
+            // Nothing may be left.
+            Ok(read) if destroys && read.is_empty() => return Some(state),
+            Ok(read) => (state.lineage, state.serial) = read.identity(),
+            Err(why) => {
+                self.say(format!("the state was not read after the apply: {why}"))
+                    .await;
+                let known = planned.state.as_ref().filter(|_| !destroys)?;
+                (state.lineage, state.serial) = (known.lineage.clone(), known.serial);
             }
-            // The first apply makes the lineage, and a destroy may leave nothing.
-            _ => match self.pull_state(&planned.shell, State::pulled).await {
-                Ok(read) if destroys && read.is_empty() => return Some(state),
-                Ok(read) => read.identity(),
-                Err(why) => {
-                    self.say(format!("the state of this apply is not recorded: {why}"))
-                        .await;
-                    return None;
-                }
-            },
-        };
+        }
         state.lineage.is_some().then_some(state)
     }
 }

@@ -135,6 +135,14 @@ impl PhaseRunner {
                 let text = format!("released the lock {} that {} left", lock.id, release.holder);
                 let _ = notices.send(Notice::Unlocked(text));
             }
+            // The command opens the state first, and several backends lock a state while they create it.
+            Err(failure) if classify::lock(&failure, &self.settings.pod_name).is_some() => {
+                self.say(format!(
+                    "{}; force-unlock takes this lock itself, since the state does not exist yet: a person has to remove the lock in the backend",
+                    failure.message
+                ))
+                .await;
+            }
             // Another client may have released it. The next attempt decides.
             Err(failure) => self.say(failure.message).await,
         }

@@ -11,6 +11,12 @@ pub(super) struct Options {
 }
 
 impl Options {
+    /// Whether the plan leaves parts of the code out.
+    pub(super) fn is_partial(&self) -> bool {
+        let mut names = self.plan.iter().map(|word| word.trim_start_matches('-'));
+        names.any(|name| name.starts_with("target") || name.starts_with("exclude"))
+    }
+
     /// The commands with additional arguments, for the manifest.
     pub(super) fn facts(&self) -> Vec<(String, Vec<String>)> {
         let all = [

@@ -1,16 +1,22 @@
 //! Outputs: publishes those of this stack after the apply, and reads those of other stacks as inputs. The datastore transfers both.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    time::Duration,
+};
+
+use bytes::Bytes;
 
 use crds::{
     Failure, Operation, OutputRef, OutputsStatus, Reason, TerraformRun,
     datastore::NOT_FOUND,
-    outputs::{Output, StateOutputs, shown},
+    outputs::{Missing, Output, StateOutputs, shown},
     text::clip,
 };
 use serde_json::Value;
 
-use super::{PhaseRunner, Planned, secret_files};
+use super::{PhaseRunner, Planned, declarations, secret_files};
 use crate::{
     datastore::{failure, retry_for},
     guard,
@@ -24,8 +30,10 @@ const PUBLISHING: Duration = Duration::from_secs(30);
 /// Time limit for the tool to print the state.
 const PULLING: Duration = Duration::from_secs(120);
 
-/// Published outputs of other stacks; `None` for one that is not published.
-pub(super) type TakenOutputs = BTreeMap<OutputRef, Option<Output>>;
+const PUBLISHES_NO: &str = "publishes no output";
+
+/// Published outputs of other stacks, or why there is none.
+pub(super) type TakenOutputs = BTreeMap<OutputRef, Result<Output, Missing>>;
 
 /// The value of another stack's output, and its origin.
 pub(super) fn value(
@@ -39,12 +47,32 @@ pub(super) fn value(
         workspace,
         name,
     } = of;
-    let Some(output) = taken.get(of).and_then(Option::as_ref) else {
-        let message = format!(
-            "stack {stack} (workspace {workspace}) of this namespace publishes no output {name}, which {wanted} wants; a run of \
-             that stack publishes it with spec.outputs, when it applies, unless its value is null: no state has an output that is null"
-        );
-        return Err(Reason::OutputNotFound.failure(message));
+    let output = match taken.get(of).unwrap_or(&Err(Missing::Unpublished)) {
+        Ok(output) => output,
+        Err(why) => {
+            let (has, then) = match why {
+                Missing::Null => (
+                    "has a null output",
+                    "its code declares it, and the state has no value",
+                ),
+                Missing::Absent => ("has no output", "its code does not declare it"),
+                Missing::Withheld => (
+                    "does not publish its output",
+                    "spec.outputs of that stack's runs does not name it",
+                ),
+                Missing::Unpublished => (
+                    PUBLISHES_NO,
+                    "a run of that stack publishes it with spec.outputs, when it applies",
+                ),
+                Missing::Unknown => (
+                    PUBLISHES_NO,
+                    "a run of that stack publishes it with spec.outputs, when it applies, unless its value is null: no state has an output that is null",
+                ),
+            };
+            return Err(Reason::OutputNotFound.failure(format!(
+                "stack {stack} (workspace {workspace}) of this namespace {has} {name}, which {wanted} wants; {then}"
+            )));
+        }
     };
     if output.sensitive {
         secret_files::json(&output.value, redactor);
@@ -88,7 +116,7 @@ impl PhaseRunner {
         })?;
         Ok(found
             .into_iter()
-            .map(|taken| (taken.of, taken.output))
+            .map(|taken| (taken.of, taken.output.ok_or(taken.missing)))
             .collect())
     }
 
@@ -100,7 +128,8 @@ impl PhaseRunner {
         let now = self.outputs_now(run).await?;
         let before = guard(&self.taken).clone();
         let values = |taken: &TakenOutputs, of: &OutputRef| {
-            taken.get(of).cloned().flatten().map(|output| output.value)
+            let output = taken.get(of).cloned();
+            output.and_then(Result::ok).map(|output| output.value)
         };
         let changed = before
             .keys()
@@ -144,9 +173,14 @@ impl PhaseRunner {
         let Some(remote) = &self.remote else {
             return self.shown(planned, claimed).await;
         };
+        let send = async |mut outputs: StateOutputs| {
+            outputs.declared = declares(planned, self.ran_in());
+            // Numbers and texts are always serialized.
+            let body = Bytes::from(serde_json::to_vec(&outputs).unwrap_or_default());
+            retry_for(PUBLISHING, || remote.client.publish(body.clone())).await
+        };
         if planned.shell.managed {
-            let published = retry_for(PUBLISHING, || remote.client.publish(None)).await;
-            match published {
+            match send(StateOutputs::default()).await {
                 // The tool may have encrypted the state.
                 Err(trouble) if claimed && trouble.is(NOT_FOUND) => {}
                 other => return other.map_err(|trouble| trouble.why()),
@@ -155,12 +189,8 @@ impl PhaseRunner {
         if !claimed {
             return Err("nothing was applied, and the state is not with the datastore; the next apply publishes them".to_owned());
         }
-        let found = self.pulled(planned).await?;
-        let body =
-            bytes::Bytes::from(serde_json::to_vec(&found).map_err(|error| error.to_string())?);
-        retry_for(PUBLISHING, || remote.client.publish(Some(body.clone())))
-            .await
-            .map_err(|trouble| trouble.why())
+        let sent = send(self.pulled(planned).await?).await;
+        sent.map_err(|trouble| trouble.why())
     }
 
     /// Without a datastore the outputs can only go to the status.
@@ -192,6 +222,19 @@ impl PhaseRunner {
             ))
         })
     }
+}
+
+/// The outputs that a whole plan has evaluated; `None` where that is not known.
+fn declares(planned: &Planned, ran_in: Option<PathBuf>) -> Option<BTreeSet<String>> {
+    let shell = &planned.shell;
+    if shell.options.is_partial() {
+        return None;
+    }
+    let root = match ran_in {
+        _ if !shell.is_terragrunt() => shell.stack.clone(),
+        ran_in => ran_in?,
+    };
+    declarations::outputs(shell.tool.found.plain().name, &root)
 }
 
 /// Takes outputs that hold a secret out of the status and names them: a masked part would make another value of them.
@@ -227,14 +270,17 @@ mod tests {
 
     #[test]
     fn value_retains_its_type_and_sensitive_one_is_masked() {
-        let output = |value: Value, sensitive| Some(Output { value, sensitive });
+        let output = |value: Value, sensitive| Ok(Output { value, sensitive });
         let taken = TakenOutputs::from([
             (of("zones"), output(json!(["a", "b"]), false)),
             (
                 of("db"),
                 output(json!({"password": "hunter22", "port": 54321}), true),
             ),
-            (of("gone"), None),
+            (of("gone"), Err(Missing::Unknown)),
+            (of("null"), Err(Missing::Null)),
+            (of("none"), Err(Missing::Absent)),
+            (of("own"), Err(Missing::Withheld)),
         ]);
         let redactor = Redactor::default();
         let (zones, origin) = value(&taken, &of("zones"), &redactor, "variable zones").unwrap();
@@ -247,14 +293,24 @@ mod tests {
             redactor.redact("hunter22 at 54321"),
             "(sensitive value) at (sensitive value)"
         );
-        for name in ["gone", "never"] {
+        for (name, says) in [
+            (
+                "gone",
+                "publishes no output gone, which variable x wants; a run of that stack publishes it with spec.outputs, when it \
+                      applies, unless its value is null",
+            ),
+            (
+                "never",
+                "publishes no output never, which variable x wants; a run",
+            ),
+            ("null", "has a null output null, which"),
+            ("none", "has no output none, which"),
+            ("own", "does not publish its output own, which"),
+        ] {
             let failure = value(&taken, &of(name), &redactor, "variable x").unwrap_err();
             assert_eq!(failure.reason, reason::OUTPUT_NOT_FOUND);
             let message = failure.message;
-            assert!(
-                message.contains("publishes no output") && message.contains("variable x"),
-                "{message}"
-            );
+            assert!(message.contains(says), "{message}");
         }
     }
 
@@ -294,7 +350,7 @@ mod tests {
         assert!(work.compare_outputs(&run).await.is_ok());
         guard(&work.taken).insert(
             of("id"),
-            Some(Output {
+            Ok(Output {
                 value: "vpc-1".into(),
                 sensitive: false,
             }),

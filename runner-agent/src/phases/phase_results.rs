@@ -8,6 +8,7 @@ use std::{
 };
 
 use crds::{Changes, Failure, TerraformRun, datastore::LastState};
+use serde_json::{Map, Value};
 
 use super::{
     given_files::{self, GivenFile},
@@ -80,6 +81,14 @@ impl Shell {
         let all: Vec<_> = files.chain(self.variable_args.iter().cloned()).collect();
         args.splice(at..at, all);
         args
+    }
+
+    /// The values of the run that the tool reads last. None in a person's folder, where arguments follow them.
+    pub(super) fn own_values(&self) -> Map<String, Value> {
+        let is_last = self.variables_dir.is_none() && self.variable_args.is_empty();
+        let mut own = self.variables.iter().filter(|_| is_last);
+        own.find_map(variable_files::VariablesFile::values)
+            .unwrap_or_default()
     }
 
     /// Writes the files again that no checksum covers (files of Secrets, and variables), since a change by the stack's code would go

@@ -7,12 +7,30 @@ use crds::{Failure, FailureClass, Reason, ToolName};
 
 use super::{
     Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Shell,
-    plan_file::{Kept, Origin, Refused, Sources, State, Unread},
+    plan_file::{Given, Kept, Origin, Refused, Sources, State, Unread},
 };
 use crate::{
     classify::{self, OrInternal as _},
     files,
 };
+
+/// What a plan was given.
+fn given(made: &Initialised) -> Given {
+    let Initialised { shell, facts, .. } = made;
+    let mut by_env = shell.env.iter().filter_map(|(name, _)| name.to_str());
+    Given {
+        // A managed state has one workspace.
+        workspace: if shell.managed {
+            "default".to_owned()
+        } else {
+            facts.workspace.clone()
+        },
+        variables: shell.own_values(),
+        may_be_partial: shell.options.is_partial()
+            || by_env.any(|name| name.starts_with("TF_CLI_ARGS")),
+        by_terragrunt: shell.is_terragrunt(),
+    }
+}
 
 impl PhaseRunner {
     /// Reads the configuration of the stack in `root`.
@@ -22,9 +40,9 @@ impl PhaseRunner {
         root: &Path,
     ) -> Result<Sources, Failure> {
         const FAILED: &str = "the configuration cannot be read";
-        let (root, data) = (root.to_owned(), shell.stack.join(".terraform"));
+        let (root, stack) = (root.to_owned(), shell.stack.clone());
         let is_tofu = shell.tool.found.plain().name == ToolName::OpenTofu;
-        let read = tokio::task::spawn_blocking(move || Sources::of(&root, &data, is_tofu));
+        let read = tokio::task::spawn_blocking(move || Sources::of(&root, &stack, is_tofu));
         read.await.or_internal(FAILED)?.or_internal(FAILED)
     }
 
@@ -46,6 +64,7 @@ impl PhaseRunner {
         Ok(Origin {
             operation: made.run.spec.operation,
             sources,
+            given: given(made),
             state: self.read_origin_state(shell, ran_in).await?,
         })
     }

@@ -139,6 +139,14 @@ pub(super) struct VariablesFile {
     text: String,
 }
 
+impl VariablesFile {
+    /// The values, of the file of the run's `variables`.
+    pub(super) fn values(&self) -> Option<Map<String, Value>> {
+        let is_own = self.name == VARIABLES_FILE;
+        serde_json::from_str(&self.text).ok().filter(|_| is_own)
+    }
+}
+
 /// The run's variable files: those it references, in a source with its top at `root`, and that of its `variables`.
 pub(super) fn texts(
     given: &[GivenVariables],

@@ -101,6 +101,14 @@ impl StateServer {
             .collect()
     }
 
+    /// Writes the version before the newest one again, as a person does who restores a copy.
+    pub fn restore(&self, path: &str) {
+        self.app.with(path, |state| {
+            let before = state.versions.iter().rev().nth(1).cloned();
+            state.versions.extend(before);
+        });
+    }
+
     pub fn lock(&self, path: &str) -> Option<LockInfo> {
         self.app.with(path, |state| state.lock.clone())
     }

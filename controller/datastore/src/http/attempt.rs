@@ -176,12 +176,19 @@ async fn carry_out(
             let _permit = service.transfer(ObjectKind::Plan).await?;
             let said = body.collect().await?;
             let namespace = service.lookup.namespace(run).await?;
-            let found = if said.is_empty() {
+            let told = match &*said {
+                [] => Ok(StateOutputs::default()),
+                said => serde_json::from_slice(said),
+            };
+            let told = told.map_err(|error| invalid(error.to_string()))?;
+            let found = if told.is_of_no_state() {
                 // Before the claim, a person has approved nothing that runs in the pod, so the pod may not supply values.
-                match service.states.get_for(&state()?, &namespace).await? {
+                let mut found = match service.states.get_for(&state()?, &namespace).await? {
                     None => StateOutputs::default(),
                     Some((_, content)) => journal::read_state(content, StateOutputs::read).await?,
-                }
+                };
+                found.declared = told.declared;
+                found
             } else if caller::holds_claim(run, pod, nonce) {
                 StateOutputs::read(&*said).map_err(|error| invalid(error.to_string()))?
             } else {

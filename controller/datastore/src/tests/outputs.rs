@@ -302,3 +302,53 @@ async fn another_stack_reads_the_outputs_of_its_own_spec() {
     lab.cluster.set(view(1, true));
     assert_eq!(lab.get("outputs").await.json(), json!([]));
 }
+
+#[tokio::test]
+async fn why_an_output_is_missing_is_told_where_it_is_known() {
+    let own = wanted(&json!({"configMap": {"name": "net"}}));
+    let run = || claimed(own.clone());
+    let lab = Lab::publishing(run());
+    let reader = || RunView {
+        takes: ["password", "gone", "none"]
+            .map(|name| OutputRef {
+                stack: "net".into(),
+                workspace: "default".into(),
+                name: name.into(),
+            })
+            .into(),
+        state: StateId {
+            stack: "app".into(),
+            workspace: "default".into(),
+        },
+        ..claimed(None)
+    };
+    let whys = async || {
+        lab.cluster.set(reader());
+        let said = lab.get("outputs").await.json();
+        lab.cluster.set(run());
+        let of = |at: usize| said[at]["missing"].as_str().unwrap().to_owned();
+        [of(0), of(1), of(2)]
+    };
+    assert_eq!(whys().await, ["Unpublished"; 3]);
+    lab.publish(&state(1, "l", "a")).await;
+    assert_eq!(whys().await, ["Withheld", "Unknown", "Unknown"]);
+    let mut told: Value = serde_json::from_slice(&state(2, "l", "a")).unwrap();
+    told["declared"] = json!(["id", "password", "gone"]);
+    let said = lab.publish(told.to_string().as_bytes()).await.json();
+    assert_eq!(said["reason"], "Published", "{said}");
+    assert_eq!(whys().await, ["Withheld", "Null", "Absent"]);
+    // With the managed state the pod tells the names alone, also before the claim.
+    let requests = [
+        ("PUT lock", &br#"{"ID": "a"}"#[..], "200"),
+        ("PUT state?lock=a", &state(3, "l", "b"), "200"),
+    ];
+    lab.asks("pod-1", &requests).await;
+    lab.cluster.set(RunView {
+        claim: None,
+        ..run()
+    });
+    lab.publish(br#"{"declared": ["id", "password", "none"]}"#)
+        .await;
+    assert_eq!(lab.id(), "b");
+    assert_eq!(whys().await, ["Withheld", "Absent", "Null"]);
+}

@@ -16,6 +16,7 @@
 //! addresses in field 13.
 
 mod archive;
+mod inputs;
 mod sources;
 mod state;
 mod values;
@@ -30,6 +31,8 @@ use archive::{Archive, PLAN};
 use crds::Operation;
 use wire::{Value, Wire};
 
+pub(super) use inputs::Given;
+use inputs::Inputs;
 use sources::LIST;
 pub(super) use sources::Sources;
 pub(super) use state::State;
@@ -133,6 +136,7 @@ impl From<std::io::Error> for Unread {
 pub(super) struct Origin {
     pub(super) operation: Operation,
     pub(super) sources: Sources,
+    pub(super) given: Given,
     pub(super) state: State,
 }
 
@@ -141,6 +145,7 @@ pub(super) struct Origin {
 pub(super) struct Kept {
     pub(super) facts: PlanFacts,
     told: Told,
+    inputs: Inputs,
     mode: u64,
     /// Whether it has a copy of the configuration or the state. The tools apply no file without both.
     pub(super) has_copies: bool,
@@ -157,6 +162,7 @@ pub(super) fn read(file: &File, facts: impl Into<PlanFacts>) -> Read<Kept> {
         wire: Wire::new(bytes),
         facts: facts.into(),
         told: Told::default(),
+        inputs: Inputs::default(),
         mode: 0,
     };
     plan.read(size)?;
@@ -164,6 +170,7 @@ pub(super) fn read(file: &File, facts: impl Into<PlanFacts>) -> Read<Kept> {
     Ok(Kept {
         facts: plan.facts,
         told: plan.told,
+        inputs: plan.inputs,
         mode: plan.mode,
         has_copies: archive.names().any(|name| [STATE, LIST].contains(&name)),
     })
@@ -192,6 +199,7 @@ impl Kept {
             return Err(Refused::Contradicted(what));
         }
         origin.sources.compare(&archive)?;
+        self.inputs.compare(&origin.given, &origin.sources)?;
         let state = State::kept(archive.member(STATE)?.0)?;
         for (address, how) in state.compare(origin.state, &self.told, origin.operation)? {
             self.facts.lose(&address, how);
@@ -204,6 +212,7 @@ struct Plan<R> {
     wire: Wire<R>,
     facts: PlanFacts,
     told: Told,
+    inputs: Inputs,
     mode: u64,
 }
 
@@ -233,7 +242,8 @@ impl<R: BufRead> Plan<R> {
                 20 => self.facts.errored = value.number()? != 0,
                 25 => self.facts.applyable = (value.number()? != 0).then_some(true),
                 30 => self.invocation(value)?,
-                2 | 5 | 6 | 13..=16 | 19 | 21 | 22 | 26..=29 | 31 | 32 => self.wire.skip(value)?,
+                2 | 5 | 6 | 13 | 22 | 28 => self.inputs.read(&mut self.wire, field, value)?,
+                14..=16 | 19 | 21 | 26 | 27 | 29 | 31 | 32 => self.wire.skip(value)?,
                 number => return Err(Unread::field("plan", number)),
             }
             if self.facts.is_full() {
@@ -249,9 +259,7 @@ impl<R: BufRead> Plan<R> {
     }
 
     fn text(&mut self, value: Value) -> Read<String> {
-        let bytes = self.wire.bytes(value, TEXT)?;
-        let bytes = bytes.ok_or_else(|| Unread::of("it has a name that is too long"))?;
-        String::from_utf8(bytes).map_err(|_| Unread::of("it has a name that is no text"))
+        text(&mut self.wire, value)
     }
 
     fn resource(&mut self, part: Part, value: Value) -> Read<()> {
@@ -389,6 +397,12 @@ impl<R: BufRead> Plan<R> {
         self.facts.take(entry, Vec::new);
         Ok(())
     }
+}
+
+fn text<R: BufRead>(wire: &mut Wire<R>, value: Value) -> Read<String> {
+    let bytes = wire.bytes(value, TEXT)?;
+    let bytes = bytes.ok_or_else(|| Unread::of("it has a name that is too long"))?;
+    String::from_utf8(bytes).map_err(|_| Unread::of("it has a name that is no text"))
 }
 
 /// The attributes that differ between two values, each in a message of its own. None if a value is too large or damaged.

@@ -14,7 +14,7 @@ use super::{
     archive::{Archive, PLAN},
     state::{PRIOR, STATE},
 };
-use crate::{files, plan_checksum::modules};
+use crate::{backend::Backend, files, plan_checksum::modules};
 
 const COPY: &str = "tfconfig/m-";
 pub(super) const LIST: &str = "tfconfig/modules.json";
@@ -26,7 +26,9 @@ const SUFFIXES: [(&str, &str); 2] = [(".tf", ".tofu"), (".tf.json", ".tofu.json"
 /// The files of the stack and its modules.
 #[derive(Debug)]
 pub(in crate::phases) struct Sources {
-    is_tofu: bool,
+    pub(super) is_tofu: bool,
+    /// As `init` recorded it.
+    pub(super) backend: Backend,
     /// By the tools' key of a module.
     modules: BTreeMap<String, Module>,
 }
@@ -90,14 +92,15 @@ impl Module {
 }
 
 impl Sources {
-    /// Reads the files of the stack in `root`, and of its modules as `init` recorded them below `data`.
+    /// Reads the files in `root`, where the tool runs, and of its modules as `init` recorded them in the directory of the stack.
     ///
     /// # Errors
     /// A directory cannot be read.
-    pub(in crate::phases) fn of(root: &Path, data: &Path, is_tofu: bool) -> io::Result<Self> {
+    pub(in crate::phases) fn of(root: &Path, stack: &Path, is_tofu: bool) -> io::Result<Self> {
         let mut found = BTreeMap::new();
-        let stack = (String::new(), PathBuf::from("."));
-        for (key, dir) in modules(data).into_iter().chain([stack]) {
+        let own = (String::new(), PathBuf::from("."));
+        let data = stack.join(".terraform");
+        for (key, dir) in modules(&data).into_iter().chain([own]) {
             match Module::of(root, dir) {
                 // A module that the stack no longer has.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !key.is_empty() => {}
@@ -106,6 +109,7 @@ impl Sources {
         }
         Ok(Self {
             is_tofu,
+            backend: Backend::read(stack)?,
             modules: found,
         })
     }

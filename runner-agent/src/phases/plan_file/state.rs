@@ -83,14 +83,19 @@ struct Instance {
 
 /// Digest of a value, without what is empty in it: another version of a provider adds attributes without a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Content([u8; 16]);
+pub(super) struct Content([u8; 16]);
 
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let mut value = Value::deserialize(from)?;
+        Value::deserialize(from).map(Self::of)
+    }
+}
+
+impl Content {
+    pub(super) fn of(mut value: Value) -> Self {
         drop_empty(&mut value);
         let whole: [u8; 32] = Sha256::digest(value.to_string()).into();
-        Ok(Self(std::array::from_fn(|at| whole[at])))
+        Self(std::array::from_fn(|at| whole[at]))
     }
 }
 

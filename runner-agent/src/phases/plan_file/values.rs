@@ -48,8 +48,8 @@ fn next(from: &mut &[u8], depth: u8) -> Option<Value> {
             let length = length(from, 0xc7)?;
             Value::from(take(from, length.checked_add(1)?)?)
         }
-        0xca => Value::from(take(from, 4)?),
-        0xcb => Value::from(take(from, 8)?),
+        0xca => Value::from(f32::from_be_bytes(take(from, 4)?.try_into().ok()?)),
+        0xcb => Value::from(f64::from_be_bytes(take(from, 8)?.try_into().ok()?)),
         0xcc..=0xcf => Value::from(number(from, 1 << (mark - 0xcc))?),
         0xd0..=0xd3 => Value::from(take(from, 1 << (mark - 0xd0))?),
         0xd4..=0xd8 => Value::from(take(from, 1 + (1 << (mark - 0xd4)))?),

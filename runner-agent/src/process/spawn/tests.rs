@@ -307,3 +307,18 @@ async fn killed_tool_reports_its_signal() {
         .unwrap();
     assert_eq!((exit.code, exit.signal), (137, Some(9)));
 }
+
+#[tokio::test]
+async fn script_in_the_tools_place_writes_to_descriptors() {
+    let run = async |script: &str| {
+        let mut kept = Kept::default();
+        let command = bash(script, Role::Tool);
+        let exit = Children::default().run(&command, &mut kept).await.unwrap();
+        (exit.code, kept.0.len())
+    };
+    assert_eq!(run("echo out >&1; echo err >&2").await, (0, 2));
+    // A socket cannot be opened, so code below the tool cannot print in its name. The line is the shell's own.
+    for path in ["/dev/stdout", "/dev/stderr", "/proc/self/fd/1"] {
+        assert_eq!(run(&format!("echo x > {path}")).await, (1, 1), "{path}");
+    }
+}

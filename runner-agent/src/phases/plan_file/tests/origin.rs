@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 use super::*;
@@ -48,6 +48,7 @@ struct Made {
     state: Value,
     operation: Operation,
     is_tofu: bool,
+    variables: Map<String, Value>,
 }
 
 impl Made {
@@ -91,6 +92,7 @@ impl Made {
             state,
             operation,
             is_tofu: true,
+            variables: Map::new(),
         }
     }
 
@@ -102,7 +104,13 @@ impl Made {
         let root = self.stack.path();
         let origin = Origin {
             operation: self.operation,
-            sources: Sources::of(root, &root.join(".terraform"), self.is_tofu).unwrap(),
+            sources: Sources::of(root, root, self.is_tofu).unwrap(),
+            given: Given {
+                workspace: "default".to_owned(),
+                variables: self.variables.clone(),
+                may_be_partial: false,
+                by_terragrunt: false,
+            },
             state: State::pulled(kept_at_start(&self.state.to_string())).unwrap(),
         };
         let mut facts = PlanFacts::default();
@@ -433,4 +441,83 @@ fn escaped_addresses_are_compared_as_text() {
     ] {
         assert_eq!(canonical(escaped), text);
     }
+}
+
+/// A variable as the tools write it: its type and its value.
+fn variable(name: &str, of: &str, value: &[u8]) -> Vec<u8> {
+    let mark = [0x92, 0xc4, u8::try_from(of.len()).unwrap()];
+    let value = [&mark, of.as_bytes(), value].concat();
+    field(2, [field(1, name), field(2, field(1, value))].concat())
+}
+
+fn backend(config: &[u8]) -> Vec<u8> {
+    field(13, field(2, field(1, config)))
+}
+
+#[test]
+fn other_inputs_of_the_apply_are_a_contradiction() {
+    let list = r#"["tuple",["string",["object",{"b":"dynamic"}]]]"#;
+    let honest = || {
+        vec![
+            variable("size", "\"number\"", &[3]),
+            variable("rate", "\"number\"", b"\xa30.1"),
+            variable("zones", list, b"\x92\xa1a\x81\xa1b\xc0"),
+            variable("name", "\"string\"", b"\xa1x"),
+            variable("accent", "\"string\"", b"\xa3e\xcc\x81"),
+            field(22, "late"),
+        ]
+    };
+    let made = |more: &[Vec<u8>]| {
+        let mut made = Made::every();
+        let given = json!({"size": 3, "rate": 0.1, "zones": ["a", {"b": null}], "name": "x", "accent": "é", "none": null, "late": "y"});
+        made.variables = given.as_object().unwrap().clone();
+        let config =
+            json!({"backend": {"type": "local", "config": {"path": "x", "workspace_dir": null}}});
+        let record = made.stack.path().join(".terraform/terraform.tfstate");
+        fs::write(record, config.to_string()).unwrap();
+        let plan = member(&mut made.members, "tfplan");
+        plan.extend(backend(b"\x82\xa4path\xa1x\xadworkspace_dir\xc0"));
+        plan.extend(more.concat());
+        made
+    };
+    made(&honest()).read().unwrap();
+    let added: [(&str, Vec<u8>); 12] = [
+        (
+            "another value of var.size than the run",
+            variable("size", "\"number\"", &[4]),
+        ),
+        ("var.size", variable("size", "\"string\"", b"\xa1x")),
+        ("var.rate", variable("rate", "\"number\"", b"\xa30.2")),
+        (
+            "var.zones",
+            variable("zones", list, b"\x92\xa1a\x81\xa1b\xa1c"),
+        ),
+        ("var.name", variable("name", "\"string\"", b"\xa1y")),
+        ("var.accent", variable("accent", "\"string\"", b"\xa1e")),
+        (
+            "var.name",
+            variable(
+                "name",
+                "\"string\"",
+                &[&b"\xda\x10\x00"[..], &[b'x'; 4096]].concat(),
+            ),
+        ),
+        ("another backend (local)", backend(b"\x81\xa4path\xa1y")),
+        ("another backend (http)", field(13, field(1, "http"))),
+        ("the workspace \"other\"", field(13, field(3, "other"))),
+        ("targets, which", field(5, "terraform_data.same")),
+        ("targets, which", field(6, "terraform_data.same")),
+    ];
+    for (says, field) in added {
+        let why = made(&[honest(), vec![field]].concat()).why();
+        assert!(why.contains(says), "{why} is not {says}");
+    }
+    // Without the value, and without the mark that it is ephemeral.
+    for (at, name) in [(3, "name"), (5, "late")] {
+        let mut less = honest();
+        less.remove(at);
+        assert!(made(&less).why().contains(name));
+    }
+    let why = made(&[honest(), vec![field(13, field(4, "x"))]].concat()).why();
+    assert!(why.contains("field 4 of its backend"), "{why}");
 }
