@@ -7,6 +7,7 @@ mod documents;
 mod examples;
 mod given;
 mod interrupts;
+mod left;
 mod output;
 mod place;
 mod plans;
@@ -47,6 +48,7 @@ fn main() -> Result<ExitCode> {
         examples::tests(&lab),
         given::tests(lab.as_ref()),
         interrupts::tests(),
+        left::tests(lab.as_ref()),
         output::tests(),
         plans::tests(),
         rewritten::tests(),

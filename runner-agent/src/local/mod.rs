@@ -8,6 +8,7 @@
 //! | [`host`] | a person's machine in place of a pod |
 //! | [`target`] | a folder or a repository |
 //! | [`folder`] | the records of a folder's runs, and their lock |
+//! | [`tool_data`] | what the tool left in the folder |
 //! | [`superseded`] | waiting plans made stale by a newer apply |
 //! | [`api`] | a run stored in a file |
 //! | [`screen`] | the output for a person |
@@ -22,6 +23,7 @@ pub mod screen;
 mod session;
 mod superseded;
 pub mod target;
+mod tool_data;
 pub mod tool_options;
 
 use std::{
@@ -86,6 +88,9 @@ async fn begin(arguments: &Arguments, verb: Verb, place: &str, screen: &Screen) 
     let here = std::env::current_dir().context("this directory is gone")?;
     let folder = Folder::open(target.folder().unwrap_or(&here))?;
     settle(&folder, screen)?;
+    if let Some(stack) = target.folder() {
+        tool_data::refuse_unsaved_state(stack)?;
+    }
     superseded::end(&folder)?;
     folder.prune();
     let command = arguments.command(verb, place);
@@ -175,6 +180,10 @@ fn fresh(
 ) -> Result<Ready> {
     let operation = arguments.operation(verb)?;
     let stack = target.folder();
+    let data = std::env::var_os("TF_DATA_DIR");
+    if let Some(stack) = stack {
+        tool_data::refuse_other_backend(stack, data.as_deref())?;
+    }
     let mut spec = stack
         .map(|folder| config::read(folder))
         .transpose()?
@@ -212,8 +221,7 @@ fn fresh(
     }
     let (name, work) = folder.begin()?;
     tool::path::link(&work.join("tools"), &tools)?;
-    let selected =
-        stack.and_then(|stack| std::fs::read_to_string(stack.join(".terraform/environment")).ok());
+    let selected = stack.and_then(|stack| tool_data::selected_workspace(stack, data.as_deref()));
     let from_env = std::env::var("TF_WORKSPACE")
         .ok()
         .filter(|name| !name.is_empty());
