@@ -9,6 +9,7 @@ mod given;
 mod interrupts;
 mod left;
 mod output;
+mod outside;
 mod place;
 mod plans;
 mod providers;
@@ -49,6 +50,7 @@ fn main() -> Result<ExitCode> {
         given::tests(lab.as_ref()),
         interrupts::tests(),
         left::tests(lab.as_ref()),
+        outside::tests(lab.as_ref()),
         output::tests(),
         plans::tests(),
         rewritten::tests(),
