@@ -11,6 +11,7 @@ use crate::place::{End as _, Lab, Place, Test, approval, ended, holds};
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut tests = vec![
         Test::new("given::wrong_settings_are_named", wrong),
+        Test::new("given::null_is_a_value", null),
         Test::new("given::targets_limit_the_plan", part),
         Test::new("given::variables_reach_each_command", early),
         Test::new("given::unreadable_code_is_not_passed_over", unread),
@@ -28,6 +29,27 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 }
 
 const HEAD: &str = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n";
+
+/// A null arrives as one, and a number as written or not at all.
+fn null(lab: &Lab) -> Result<()> {
+    let code = "variable \"x\" {\n  default = \"default\"\n}\noutput \"x\" {\n  value = jsonencode(var.x)\n}\n";
+    let place = lab.place("tofu", &[("main.tf", code)])?;
+    let with = |value: &str| {
+        let text = format!("{HEAD}  variables: [{{name: x, value: {value}}}]\n");
+        write(&place, "pawl.yaml", &text)?;
+        place.run(&["plan"])
+    };
+    holds(&with("null")?.with(0)?, "\"null\"")?;
+    holds(&with("9007199254740993")?.with(0)?, "\"9007199254740993\"")?;
+    for value in ["18446744073709551617", "{a: [-18446744073709551617]}"] {
+        let text = with(value)?.with(1)?;
+        holds(
+            &text,
+            "variable x is a number with more digits than are carried exactly",
+        )?;
+    }
+    holds(&with("1.5")?.with(0)?, "\"1.5\"")
+}
 
 /// OpenTofu evaluates the source of a module, and the backend, in each command.
 fn early(lab: &Lab) -> Result<()> {

@@ -71,7 +71,10 @@ pub(super) fn gather(
                      wanted: String|
      -> Result<(Value, String), Failure> {
         let (value, origin) = match (value, from) {
-            (Some(value), None) => return Ok((value, "value".to_owned())),
+            (Some(value), None) => {
+                refuse_rounded(&value, &wanted)?;
+                return Ok((value, "value".to_owned()));
+            }
             (None, Some(from)) => match &from.output_of {
                 Some(of) => outputs::value(outputs, of, redactor, &wanted)?,
                 None => read(from, settings, redactor, &wanted)?,
@@ -82,6 +85,7 @@ pub(super) fn gather(
                 )));
             }
         };
+        refuse_rounded(&value, &wanted)?;
         inputs.taken.insert(wanted, value.to_string());
         Ok((value, origin))
     };
@@ -324,6 +328,27 @@ fn refuse_own_names(stack: &Path) -> Result<(), Failure> {
         )));
     }
     Ok(())
+}
+
+/// Refuses a whole number that JSON here does not carry exactly: above 2^64 only its first digits arrive.
+fn refuse_rounded(value: &Value, wanted: &str) -> Result<(), Failure> {
+    /// From here on not every whole number is a double.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            Some(double) if number.is_f64() && double.abs() >= EXACT => Err(invalid(format!(
+                "{wanted} is a number with more digits than are carried exactly, {number} arrived; write it as a text, in quotes"
+            ))),
+            _ => Ok(()),
+        },
+        Value::Array(items) => items
+            .iter()
+            .try_for_each(|item| refuse_rounded(item, wanted)),
+        Value::Object(fields) => fields
+            .values()
+            .try_for_each(|item| refuse_rounded(item, wanted)),
+        Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
+    }
 }
 
 #[cfg(test)]
