@@ -12,6 +12,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut tests = vec![
         Test::new("given::wrong_settings_are_named", wrong),
         Test::new("given::null_is_a_value", null),
+        Test::new("given::sensitive_variables_are_masked", sensitive),
         Test::new("given::targets_limit_the_plan", part),
         Test::new("given::variables_reach_each_command", early),
         Test::new("given::unreadable_code_is_not_passed_over", unread),
@@ -29,6 +30,49 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 }
 
 const HEAD: &str = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n";
+
+/// Code prints the values of variables that are declared sensitive.
+fn sensitive(lab: &Lab) -> Result<()> {
+    let names = ["typed", "environment", "file", "settings", "listed"];
+    let mut code: String = names
+        .iter()
+        .map(|name| {
+            let of = if *name == "listed" {
+                "list(string)"
+            } else {
+                "string"
+            };
+            format!("variable \"{name}\" {{\n  type = {of}\n  sensitive = true\n}}\n")
+        })
+        .collect();
+    let prints =
+        names.map(|name| format!("$TF_VAR_{name} ${{nonsensitive(jsonencode(var.{name}))}}"));
+    code.push_str(&format!(
+        "variable \"open\" {{}}\nresource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = <<-EOT\n      \
+         echo '${{var.open}} {}'\n    EOT\n  }}\n}}\n",
+        prints.join(" ")
+    ));
+    let place = lab.place("tofu", &[("main.tf", &code)])?;
+    write(&place, "a.auto.tfvars", "file = \"hunter-of-file\"\n")?;
+    write(
+        &place,
+        "pawl.yaml",
+        &format!("{HEAD}  variables: [{{name: settings, value: hunter-of-settings}}]\n"),
+    )?;
+    let mut command = place.agent(&[
+        "apply",
+        "--var=typed=hunter-of-line",
+        "--var=listed=[\"hunter-of-list\"]",
+        "--var=open=to-be-shown",
+        "--auto-approve",
+    ]);
+    let text = ended(command.env("TF_VAR_environment", "hunter-of-environment"))?.with(0)?;
+    for said in [text, place.log()?] {
+        holds(&said, "to-be-shown")?;
+        ensure!(!said.contains("hunter"), "{said}");
+    }
+    Ok(())
+}
 
 /// A null arrives as one, and a number as written or not at all.
 fn null(lab: &Lab) -> Result<()> {
