@@ -181,6 +181,7 @@ fn fresh(
     screen: &Screen,
 ) -> Result<Ready> {
     let operation = arguments.operation(verb)?;
+    tool_data::refuse_operation(|name| std::env::var(name).ok())?;
     let stack = target.folder();
     let data = std::env::var_os("TF_DATA_DIR");
     if let Some(stack) = stack {

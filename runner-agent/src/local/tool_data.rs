@@ -49,6 +49,30 @@ pub(super) fn refuse_other_backend(stack: &Path, named: Option<&OsStr>) -> Resul
     )
 }
 
+/// Refuses an operation in the tool's own variables for arguments: a plan of another operation would look like a forged one.
+pub(super) fn refuse_operation(variable: impl Fn(&str) -> Option<String>) -> Result<()> {
+    const OPERATIONS: [(&str, &str); 2] = [
+        ("-destroy", "runner-agent local destroy"),
+        ("-refresh-only", "runner-agent local plan -refresh-only"),
+    ];
+    for name in ["TF_CLI_ARGS", "TF_CLI_ARGS_plan"] {
+        let words = variable(name).unwrap_or_default();
+        for (option, command) in OPERATIONS {
+            let is_it =
+                |word: &str| word.trim_start_matches('-').split('=').next() == Some(&option[1..]);
+            if words
+                .split_whitespace()
+                .any(|word| word.starts_with('-') && is_it(word))
+            {
+                bail!(
+                    "{name} has {option}, which is another operation: `{command}`; nothing was changed"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Refuses a folder with a state that an earlier apply could not save, since the next such apply would overwrite it.
 pub(super) fn refuse_unsaved_state(stack: &Path) -> Result<()> {
     let mut dirs = vec![stack.join(".terragrunt-cache")];
@@ -98,6 +122,22 @@ mod tests {
         assert!(refuse_other_backend(stack, other).is_err());
         fs::write(&own, backend("a")).unwrap();
         assert!(refuse_other_backend(stack, other).is_ok());
+    }
+
+    #[test]
+    fn operation_in_arguments_of_the_environment_is_refused() {
+        let with = |words: &str| {
+            refuse_operation(|name| (name == "TF_CLI_ARGS_plan").then(|| words.to_owned()))
+        };
+        for words in [
+            "-destroy",
+            "-compact-warnings --destroy=true",
+            "-refresh-only",
+        ] {
+            assert!(with(words).is_err(), "{words}");
+        }
+        assert!(with("-compact-warnings -target=a.destroy").is_ok());
+        assert!(refuse_operation(|_| None).is_ok());
     }
 
     #[test]
