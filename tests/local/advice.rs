@@ -321,5 +321,30 @@ fn contradiction(lab: &Lab) -> Result<()> {
     holds(&failure.message, ".opentofu-version:1")?;
     holds(&next, "correct one of the places that the message names")?;
     fs::remove_file(&pin)?;
-    goes_well(&place, then(&next)?)
+    goes_well(&place, then(&next)?)?;
+    // No version fits, wherever it is from.
+    let required = |text: &str| format!("terraform {{\n  required_version = \"{text}\"\n}}\n");
+    for (one, other, said) in [
+        (
+            ">= 1.10.0-rc1",
+            ">= 1",
+            "names a prerelease, which required_version may not",
+        ),
+        ("~> 1.10.0-beta2", ">= 1", "no OpenTofu with `"),
+        ("1.5.x", ">= 1", "1.5.x"),
+        (">= 1.9", "< 1.6", "which no version satisfies"),
+    ] {
+        fs::write(place.stack().join("one.tf"), required(one))?;
+        fs::write(place.stack().join("other.tf"), required(other))?;
+        let mut plan = place.agent(&["plan"]);
+        let (_, failure, next) = fails(
+            &place,
+            &mut plan,
+            Configuration,
+            reason::VERSION_CONTRADICTION,
+        )?;
+        holds(&failure.message, said)?;
+        holds(&next, "correct one of the places that the message names")?;
+    }
+    Ok(())
 }
