@@ -16,7 +16,9 @@ use crate::place::{End as _, Lab, Place, Test, ended, holds, runtime};
 type Body = fn(&Lab, &str) -> Result<()>;
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
-    let bodies: [(&str, Body); 9] = [
+    let bodies: [(&str, Body); 11] = [
+        ("a_variable_with_unreadable_text", unreadable),
+        ("a_backend_beside_a_state", moved),
         ("a_variable_without_a_value", missing),
         ("a_variable_with_a_wrong_value", wrong),
         ("wrong_code", code),
@@ -109,6 +111,42 @@ fn wrong(lab: &Lab, tool: &str) -> Result<()> {
     )?;
     let line = then(&next)?.replace("required=…", "required=x");
     goes_well(&place, &line.replace("size=…", "size=1"))
+}
+
+fn unreadable(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.place(
+        tool,
+        &[("main.tf", "variable \"m\" {\n  type = map(string)\n}\n")],
+    )?;
+    let mut command = place.agent(&["plan", "--var", "m={a=\"b\""]);
+    let (_, failure, _) = fails(
+        &place,
+        &mut command,
+        Configuration,
+        reason::VARIABLE_INVALID,
+    )?;
+    holds(&failure.message, "plan failed: Unterminated ")
+}
+
+fn moved(lab: &Lab, tool: &str) -> Result<()> {
+    let place = lab.fixture(tool, "hello")?;
+    place.ends(0, &["--auto-approve"])?;
+    let block = "terraform {\n  backend \"local\" {\n    path = \"there.tfstate\"\n  }\n}\n";
+    fs::write(place.stack().join("backend.tf"), block)?;
+    let (_, failure, next) = fails(
+        &place,
+        &mut place.agent(&["plan"]),
+        Configuration,
+        reason::INIT_FAILED,
+    )?;
+    holds(
+        &failure.message,
+        "run `init -migrate-state` of the tool once",
+    )?;
+    let migrate = ["init", "-migrate-state", "-force-copy", "-no-color"];
+    ended(&mut place.program(tool, &migrate))?.with(0)?;
+    let text = place.paste(then(&next)?)?.with(0)?;
+    holds(&text, "No changes")
 }
 
 fn code(lab: &Lab, tool: &str) -> Result<()> {
@@ -274,5 +312,30 @@ fn contradiction(lab: &Lab) -> Result<()> {
     holds(&failure.message, ".opentofu-version:1")?;
     holds(&next, "correct one of the places that the message names")?;
     fs::remove_file(&pin)?;
-    goes_well(&place, then(&next)?)
+    goes_well(&place, then(&next)?)?;
+    // No version fits, wherever it is from.
+    let required = |text: &str| format!("terraform {{\n  required_version = \"{text}\"\n}}\n");
+    for (one, other, said) in [
+        (
+            ">= 1.10.0-rc1",
+            ">= 1",
+            "names a prerelease, which required_version may not",
+        ),
+        ("~> 1.10.0-beta2", ">= 1", "no OpenTofu with `"),
+        ("1.5.x", ">= 1", "1.5.x"),
+        (">= 1.9", "< 1.6", "which no version satisfies"),
+    ] {
+        fs::write(place.stack().join("one.tf"), required(one))?;
+        fs::write(place.stack().join("other.tf"), required(other))?;
+        let mut plan = place.agent(&["plan"]);
+        let (_, failure, next) = fails(
+            &place,
+            &mut plan,
+            Configuration,
+            reason::VERSION_CONTRADICTION,
+        )?;
+        holds(&failure.message, said)?;
+        holds(&next, "correct one of the places that the message names")?;
+    }
+    Ok(())
 }

@@ -11,6 +11,8 @@ use crate::place::{End as _, HEAD, Lab, Test, approval, ended, holds};
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut tests = vec![
         Test::new("given::wrong_settings_are_named", wrong),
+        Test::new("given::null_is_a_value", null),
+        Test::new("given::sensitive_variables_are_masked", sensitive),
         Test::new("given::targets_limit_the_plan", part),
         Test::new("given::variables_reach_each_command", early),
         Test::new("given::unreadable_code_is_not_passed_over", unread),
@@ -25,6 +27,65 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
         ));
     }
     tests
+}
+
+/// Code prints the values of variables that are declared sensitive.
+fn sensitive(lab: &Lab) -> Result<()> {
+    let names = ["typed", "environment", "file", "settings", "listed"];
+    let mut code: String = names
+        .iter()
+        .map(|name| {
+            let of = if *name == "listed" {
+                "list(string)"
+            } else {
+                "string"
+            };
+            format!("variable \"{name}\" {{\n  type = {of}\n  sensitive = true\n}}\n")
+        })
+        .collect();
+    let prints = names.map(|name| format!("${{nonsensitive(jsonencode(var.{name}))}}"));
+    code.push_str(&format!(
+        "variable \"open\" {{}}\nresource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = <<-EOT\n      \
+         echo \"${{var.open}} $TF_VAR_environment\"\n      echo '{}'\n    EOT\n  }}\n}}\n",
+        prints.join(" ")
+    ));
+    let place = lab.place("tofu", &[("main.tf", &code)])?;
+    place.write("a.auto.tfvars", "file = \"hunter-of-file\"\n")?;
+    place.write(
+        "pawl.yaml",
+        &format!("{HEAD}  variables: [{{name: settings, value: hunter-of-settings}}]\n"),
+    )?;
+    let mut command = place.agent(&[
+        "apply",
+        "--var=typed=hunter-of-line",
+        "--var=listed=[\"hunter-of-list\"]",
+        "--var=open=to-be-shown",
+        "--auto-approve",
+    ]);
+    let text = ended(command.env("TF_VAR_environment", "hunter-of-environment"))?.with(0)?;
+    for said in [text, place.log()?] {
+        holds(&said, "to-be-shown (sensitive value)")?;
+        ensure!(!said.contains("hunter"), "{said}");
+    }
+    Ok(())
+}
+
+/// A null arrives as one, and a number as written or not at all.
+fn null(lab: &Lab) -> Result<()> {
+    let code = "variable \"x\" {\n  default = \"default\"\n}\noutput \"x\" {\n  value = jsonencode(var.x)\n}\n";
+    let place = lab.place("tofu", &[("main.tf", code)])?;
+    let with = |value: &str| {
+        let text = format!("{HEAD}  variables: [{{name: x, value: {value}}}]\n");
+        place.write("pawl.yaml", &text)?;
+        place.run(&["plan"])
+    };
+    holds(&with("null")?.with(0)?, "\"null\"")?;
+    holds(&with("9007199254740993")?.with(0)?, "\"9007199254740993\"")?;
+    for value in ["18446744073709551617", "{a: [-18446744073709551617]}"] {
+        let text = with(value)?.with(1)?;
+        holds(&text, "has a number of more digits than a run")?;
+    }
+    holds(&with("1.5")?.with(0)?, "\"1.5\"")
 }
 
 /// OpenTofu evaluates the source of a module, and the backend, in each command.

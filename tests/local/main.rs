@@ -7,7 +7,9 @@ mod documents;
 mod examples;
 mod given;
 mod interrupts;
+mod left;
 mod output;
+mod outside;
 mod place;
 mod plans;
 mod providers;
@@ -47,6 +49,8 @@ fn main() -> Result<ExitCode> {
         examples::tests(&lab),
         given::tests(lab.as_ref()),
         interrupts::tests(),
+        left::tests(lab.as_ref()),
+        outside::tests(lab.as_ref()),
         output::tests(),
         plans::tests(),
         rewritten::tests(),

@@ -16,6 +16,10 @@ pub(crate) fn tests() -> Vec<Test> {
             overtaken,
         ),
         Test::new(
+            "resumed::option_that_contradicts_the_plan_is_refused",
+            contradicted,
+        ),
+        Test::new(
             "resumed::plan_waits_after_any_end_at_the_question",
             at_the_question,
         ),
@@ -50,6 +54,36 @@ fn overtaken(lab: &Lab) -> Result<()> {
         "{failure:?}: {text}"
     );
     Ok(())
+}
+
+fn contradicted(lab: &Lab) -> Result<()> {
+    let code = "variable \"title\" {}\noutput \"title\" {\n  value = var.title\n}\n";
+    let place = lab.place("tofu", &[("main.tf", code)])?;
+    let given = ["--var", "title=one", "--workspace", "default"];
+    place.ends(2, &[&["apply"][..], &given].concat())?;
+    let sum = place
+        .record()?
+        .plan
+        .map(|plan| plan.checksum)
+        .unwrap_or_default();
+    for other in [
+        &["apply", "--var", "title=OTHER"][..],
+        &["apply", "--workspace", "other"],
+        &["apply", "--target", "output.title"],
+        &["apply", "--parallelism=3"],
+        &["apply", "--tool", "opentofu@1.0.0"],
+        &["destroy"],
+    ] {
+        let text = place.ends(1, &[other, &["--approve", &sum]].concat())?;
+        holds(&text, "nothing was applied")?;
+        ensure!(
+            place.record()?.phase == Some(Phase::AwaitingApproval),
+            "{other:?}: {text}"
+        );
+    }
+    let same = [&["apply"][..], &given, &["--approve", &sum]].concat();
+    let text = place.comes_to(RunResult::Applied, &same)?;
+    holds(&text, "title = \"one\"")
 }
 
 /// A hook's program types `y` into its controlling terminal.

@@ -254,7 +254,9 @@ reasons! {
         First("ask someone with the role pawl-state-admin to hand the state over"),
         Never;
     /// The tool could not save its state.
-    STATE_NOT_SAVED StateNotSaved: Transient, COMPARE, COMPARE;
+    STATE_NOT_SAVED StateNotSaved: Transient,
+        First("push the state that the message names with `state push` of the tool"),
+        First("push the state that the message names with `state push errored.tfstate` of the tool, and remove the file");
     /// A phase exceeded its deadline.
     DEADLINE_EXCEEDED DeadlineExceeded: Timeout,
         First("see in the log what took so long; a new run may have longer spec.timeouts"),

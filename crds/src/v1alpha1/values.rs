@@ -1,7 +1,7 @@
 //! Values for a stack: variables, environment, backend, and references to their contents.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::outputs::OutputRef;
 use crate::backend::BackendType;
@@ -56,11 +56,20 @@ pub struct Variable {
     )]
     pub name: String,
     /// Any JSON value; passed to the tool in a `.auto.tfvars.json` file, with its type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "present"
+    )]
     pub value: Option<serde_json::Value>,
     /// A key of a Secret or ConfigMap, passed as a string, or an output of another stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ValueFrom>,
+}
+
+/// A value that is there, also null.
+fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<serde_json::Value>, D::Error> {
+    Deserialize::deserialize(from).map(Some)
 }
 
 /// An environment variable of the tool. Exactly one of `value` and `valueFrom`.

@@ -104,7 +104,7 @@ pub fn stack(root: &Path, path: &str, at: &str) -> Result<PathBuf, TreeError> {
             top,
         }
     };
-    let relative = relative(path).ok_or_else(|| not_found("does not stay with"))?;
+    let relative = relative(path).ok_or_else(|| not_found("does not stay"))?;
     let stack = root
         .join(relative)
         .canonicalize()
@@ -113,7 +113,7 @@ pub fn stack(root: &Path, path: &str, at: &str) -> Result<PathBuf, TreeError> {
         .canonicalize()
         .map_err(fault("the source cannot be read"))?;
     if !stack.starts_with(&root) {
-        return Err(not_found("does not stay with"));
+        return Err(not_found("does not stay"));
     }
     if !stack.is_dir() {
         return Err(not_found("is not a directory"));

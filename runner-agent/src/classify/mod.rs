@@ -182,6 +182,12 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
              spec.arguments.plan -invoke={action}, or replace the object by spec.replace"
         );
     }
+    if errors.first().is_some_and(is_of_migration) {
+        message = format!(
+            "{step} failed: the backend of the code is not the one that the existing state is in, and a run never moves a state; \
+             run `init -migrate-state` of the tool once to move it, or `init -reconfigure` to begin with what the new backend has"
+        );
+    }
     if let Some(directory) = errors.first().and_then(unwritable) {
         let directory = in_source(&said.below, directory);
         message = format!(
@@ -208,6 +214,10 @@ fn decisive(
     tail: &[String],
 ) -> (usize, FailureClass, Reason) {
     let judged: Vec<_> = errors.iter().map(|error| judge(step, error)).collect();
+    // A value that cannot be read is the cause of a variable without one.
+    if let Some(at) = errors.iter().position(is_of_value) {
+        return (at, Configuration, Reason::VariableInvalid);
+    }
     // A specific reason takes precedence over an error in the code, and this over a summary error.
     let own = judged.iter().enumerate().find_map(|(at, known)| {
         known
@@ -252,8 +262,27 @@ fn decisive(
     (0, class, reason)
 }
 
+/// Whether the text of an error is the value of a variable on the command line or in the environment.
+fn is_of_value(error: &Diagnostic) -> bool {
+    let file = error.file.as_deref().unwrap_or_default();
+    error.severity == "error" && file.starts_with("<value for var.")
+}
+
+/// Whether the tool asks where a state is to be after a change of the backend.
+fn is_of_migration(error: &Diagnostic) -> bool {
+    let asks = [
+        "asking for state migration",
+        "ask approval for state migration",
+        "Backend configuration changed",
+    ];
+    error.file.is_none() && asks.iter().any(|words| error.summary.contains(words))
+}
+
 /// The class and reason of one error, if known.
 fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, Reason)> {
+    if is_of_migration(error) {
+        return Some((Configuration, generic(step)));
+    }
     let told = error.detail.as_deref().unwrap_or_default();
     let detail = if rows::is_of_code(&error.summary) {
         ""

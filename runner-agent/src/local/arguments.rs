@@ -12,7 +12,7 @@ use clap::{
     Args, ValueEnum, ValueHint,
     builder::{PossibleValue, StringValueParser, TypedValueParser},
 };
-use crds::{Operation, ToolName};
+use crds::{Operation, TerraformRunSpec, ToolName};
 use serde_json::{Map, Value, json};
 
 /// The operation on a stack.
@@ -256,6 +256,67 @@ impl Arguments {
                 all.insert(command.to_owned(), json!(words));
             }
         }
+    }
+
+    /// The first option that says otherwise than the run whose plan waits. Values of variables are not in the run's record: [`super`]
+    /// compares them.
+    ///
+    /// # Errors
+    /// As [`Self::operation`].
+    pub fn contradicts(
+        &self,
+        verb: Verb,
+        planned: &TerraformRunSpec,
+    ) -> anyhow::Result<Option<&'static str>> {
+        let given = self
+            .first
+            .as_deref()
+            .and_then(|word| Verb::from_str(word, true).ok());
+        let other_verb = given.is_some() && self.operation(verb)? != planned.operation;
+        let list = |command: &str| -> Vec<&String> {
+            let all = self.arguments.iter().filter(|(of, _)| of == command);
+            all.map(|(_, word)| word).collect()
+        };
+        let of_commands = [
+            ("init", &planned.arguments.init),
+            ("plan", &planned.arguments.plan),
+            ("apply", &planned.arguments.apply),
+        ];
+        let other_arguments = of_commands.iter().any(|(command, planned)| {
+            let given = list(command);
+            !given.is_empty() && !given.into_iter().eq(planned.iter())
+        });
+        let other = |given: &[String], planned: &[String]| !given.is_empty() && given != planned;
+        let other_tool = self.tool.as_ref().is_some_and(|(name, version)| {
+            Some(*name) != planned.tool.name || *version != planned.tool.version
+        });
+        let rows = [
+            (verb.as_str(), other_verb),
+            ("--target", other(&self.targets, &planned.targets)),
+            ("--replace", other(&self.replace, &planned.replace)),
+            (
+                "--refresh",
+                self.refresh
+                    .is_some_and(|refresh| Some(refresh) != planned.refresh),
+            ),
+            (
+                "--parallelism",
+                self.parallelism
+                    .is_some_and(|count| Some(count) != planned.parallelism),
+            ),
+            ("--argument", other_arguments),
+            (
+                "--workspace",
+                self.workspace
+                    .as_ref()
+                    .is_some_and(|name| name.trim() != planned.workspace),
+            ),
+            ("--tool", other_tool),
+        ];
+        Ok(rows
+            .into_iter()
+            .find(|(_, is)| *is)
+            .map(|(option, _)| option))
     }
 
     /// The command line to paste again, without the options for this call only and without values of variables.

@@ -118,9 +118,22 @@ fn holds_text(value: &Value, text: &str) -> bool {
 
 /// Validates a value against the schema of a run: field names, enum values, and bounds of numbers.
 fn check(path: &str, value: &Value, schema: &Value) -> Result<()> {
+    if let Some(wanted) = other_kind(value, schema) {
+        bail!("{path} is {}; it is {wanted}", kind(value));
+    }
     match value {
         _ if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
         Value::Object(fields) => {
+            let ways = schema["oneOf"].as_array();
+            let ways: Vec<_> = ways
+                .into_iter()
+                .flatten()
+                .filter_map(|way| way["required"][0].as_str())
+                .collect();
+            if !ways.is_empty() && ways.iter().filter(|way| fields.contains_key(**way)).count() != 1
+            {
+                bail!("{path} needs exactly one of {}", ways.join(" and "));
+            }
             let known = schema["properties"].as_object();
             for (name, value) in fields {
                 match known.and_then(|known| known.get(name)) {
@@ -138,6 +151,21 @@ fn check(path: &str, value: &Value, schema: &Value) -> Result<()> {
             }
         }
         Value::Array(items) => {
+            // An API server refuses the second of two entries with the same keys.
+            if let Some(keys) = schema["x-kubernetes-list-map-keys"].as_array() {
+                let of = |item: &Value| -> Vec<Value> {
+                    let keys = keys.iter().filter_map(Value::as_str);
+                    keys.map(|key| item[key].clone()).collect()
+                };
+                let twice = items
+                    .iter()
+                    .enumerate()
+                    .find(|(at, item)| items[..*at].iter().any(|before| of(before) == of(item)));
+                if let Some((at, item)) = twice {
+                    let name: Vec<_> = of(item).iter().map(Value::to_string).collect();
+                    bail!("{path}[{at}] is a second entry for {}", name.join(", "));
+                }
+            }
             for (at, item) in items.iter().enumerate() {
                 check(&format!("{path}[{at}]"), item, &schema["items"])?;
             }
@@ -151,22 +179,67 @@ fn check(path: &str, value: &Value, schema: &Value) -> Result<()> {
             }
         }
         Value::Number(number) => {
-            let (number, bound) = (number.as_f64().unwrap_or_default(), |key: &str| {
-                schema[key].as_f64()
-            });
-            if bound("minimum").is_some_and(|least| number < least)
-                || bound("maximum").is_some_and(|most| number > most)
-            {
-                bail!(
-                    "{path} is {number}; it is at least {} and at most {}",
-                    schema["minimum"],
-                    schema["maximum"]
-                );
+            let number = number.as_f64().unwrap_or_default();
+            let (least, most) = (schema["minimum"].as_f64(), schema["maximum"].as_f64());
+            let most = most.filter(|most| number > *most);
+            if let Some(bound) = least.filter(|least| number < *least) {
+                bail!("{path} is {number}; it is at least {bound}");
+            }
+            if let Some(bound) = most {
+                bail!("{path} is {number}; it is at most {bound}");
             }
         }
         Value::Null | Value::Bool(_) => {}
     }
     Ok(())
+}
+
+/// A value's kind, in words.
+const fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Object(_) => "a map",
+        Value::Array(_) => "a list",
+        Value::String(_) => "a text",
+        Value::Number(_) => "a number",
+        Value::Bool(_) => "true or false",
+        Value::Null => "null",
+    }
+}
+
+/// The kind that a schema wants, in words, if the value is of another.
+fn other_kind(value: &Value, schema: &Value) -> Option<String> {
+    let is = |wanted: &str| match value {
+        Value::Object(_) => wanted == "object",
+        Value::Array(_) => wanted == "array",
+        Value::String(_) => wanted == "string",
+        Value::Number(number) => wanted == "number" || wanted == "integer" && !number.is_f64(),
+        Value::Bool(_) => wanted == "boolean",
+        Value::Null => true,
+    };
+    let wanted = schema["type"].as_str().filter(|wanted| !is(wanted))?;
+    let names = |schema: &Value| {
+        let fields = schema["properties"].as_object();
+        let names: Vec<_> = fields
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        names.join(", ")
+    };
+    Some(match wanted {
+        "object" if schema["properties"].is_object() => {
+            format!("a map with some of {}", names(schema))
+        }
+        "object" => "a map".to_owned(),
+        "array" if schema["items"]["properties"].is_object() => {
+            format!("a list of maps with some of {}", names(&schema["items"]))
+        }
+        "array" => "a list".to_owned(),
+        "string" => "a text".to_owned(),
+        "integer" => "a whole number".to_owned(),
+        "boolean" => "true or false".to_owned(),
+        _ => "a number".to_owned(),
+    })
 }
 
 fn unknown<'a>(name: &str, path: &str, known: impl IntoIterator<Item = &'a str>) -> String {
@@ -270,7 +343,26 @@ mod tests {
                 "  parallelism: 0\n",
                 "spec.parallelism is 0; it is at least 1",
             ),
-            ("  parallelism: many\n", "spec.parallelism: invalid type"),
+            (
+                "  parallelism: many\n",
+                "spec.parallelism is a text; it is a whole number",
+            ),
+            (
+                "  tool: terraform\n",
+                "spec.tool is a text; it is a map with some of name, version",
+            ),
+            (
+                "  variables: {x: 1}\n",
+                "spec.variables is a map; it is a list of maps with some of name, value, valueFrom",
+            ),
+            (
+                "  variables: [{name: x}]\n",
+                "spec.variables[0] needs exactly one of value and valueFrom",
+            ),
+            (
+                "  env: [{name: A, value: b}, {name: B, value: b}, {name: A, value: c}]\n",
+                "spec.env[2] is a second entry for \"A\"",
+            ),
             (
                 "  source: {inline: {files: {}}}\n",
                 "spec.source is not taken from this file: the source is the folder",

@@ -8,6 +8,7 @@
 //! | [`host`] | a person's machine in place of a pod |
 //! | [`target`] | a folder or a repository |
 //! | [`folder`] | the records of a folder's runs, and their lock |
+//! | [`tool_data`] | what the tool left in the folder |
 //! | [`superseded`] | waiting plans made stale by a newer apply |
 //! | [`api`] | a run stored in a file |
 //! | [`screen`] | the output for a person |
@@ -22,13 +23,14 @@ pub mod screen;
 mod session;
 mod superseded;
 pub mod target;
+mod tool_data;
 pub mod tool_options;
 
 use std::{
     ffi::OsString,
     fs::OpenOptions,
     io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -37,12 +39,14 @@ use std::{
 use anyhow::{Context, Result, bail};
 use crds::{
     Attempt, Changed, Failure, Phase, Reason, RunResult, TerraformRun, TerraformRunStatus, Tool,
-    ToolName, names, pod_env, whole_seconds,
+    ToolName, datastore::hex_digest, names, pod_env, whole_seconds,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
+    files,
     settings::{LOCAL, Settings, nonce},
     tool,
 };
@@ -86,11 +90,14 @@ async fn begin(arguments: &Arguments, verb: Verb, place: &str, screen: &Screen) 
     let here = std::env::current_dir().context("this directory is gone")?;
     let folder = Folder::open(target.folder().unwrap_or(&here))?;
     settle(&folder, screen)?;
+    if let Some(stack) = target.folder() {
+        tool_data::refuse_unsaved_state(stack)?;
+    }
     superseded::end(&folder)?;
     folder.prune();
     let command = arguments.command(verb, place);
     let ready = match &arguments.approve {
-        Some(checksum) => resumed(&folder, &target, checksum, arguments.plan_args()?, &command)?,
+        Some(checksum) => resumed(&folder, &target, checksum, arguments, verb, &command)?,
         None => fresh(&folder, &target, arguments, verb, &command, screen)?,
     };
     session::play(ready, screen).await
@@ -174,7 +181,12 @@ fn fresh(
     screen: &Screen,
 ) -> Result<Ready> {
     let operation = arguments.operation(verb)?;
+    tool_data::refuse_operation(|name| std::env::var(name).ok())?;
     let stack = target.folder();
+    let data = std::env::var_os("TF_DATA_DIR");
+    if let Some(stack) = stack {
+        tool_data::refuse_other_backend(stack, data.as_deref())?;
+    }
     let mut spec = stack
         .map(|folder| config::read(folder))
         .transpose()?
@@ -211,9 +223,10 @@ fn fresh(
         }
     }
     let (name, work) = folder.begin()?;
+    let typed = typed_digest(&arguments.plan_args()?, &nonce());
+    files::write(&work.join(TYPED), typed).context("the run cannot be recorded")?;
     tool::path::link(&work.join("tools"), &tools)?;
-    let selected =
-        stack.and_then(|stack| std::fs::read_to_string(stack.join(".terraform/environment")).ok());
+    let selected = stack.and_then(|stack| tool_data::selected_workspace(stack, data.as_deref()));
     let from_env = std::env::var("TF_WORKSPACE")
         .ok()
         .filter(|name| !name.is_empty());
@@ -272,9 +285,11 @@ fn resumed(
     folder: &Folder,
     target: &Target,
     checksum: &str,
-    plan_args: Vec<OsString>,
+    arguments: &Arguments,
+    verb: Verb,
     command: &str,
 ) -> Result<Ready> {
+    let plan_args = arguments.plan_args()?;
     let waiting = folder.waiting();
     let Some((work, mut run)) = waiting
         .iter()
@@ -292,6 +307,21 @@ fn resumed(
             None => bail!("no plan waits here; make one with `{command}`; nothing was applied"),
         }
     };
+    if let Some(option) = arguments.contradicts(verb, &run.spec)? {
+        bail!(
+            "{option} is not what the plan {checksum} was made with, and it is applied as it is; leave {option} out, or make a new plan \
+             with `{command}`; nothing was applied"
+        );
+    }
+    let typed = std::fs::read_to_string(work.join(TYPED)).unwrap_or_default();
+    if !plan_args.is_empty()
+        && typed != typed_digest(&plan_args, typed.split(' ').next().unwrap_or_default())
+    {
+        bail!(
+            "the plan {checksum} was made with other variables on the command line, and it has its values; leave them out, or make a new \
+             plan with `{command}`; nothing was applied"
+        );
+    }
     let created = run.plan().and_then(|plan| plan.created_at.clone());
     let limit = jiff::SignedDuration::try_from(run.spec.approval.expires_after.0)
         .unwrap_or(jiff::SignedDuration::MAX);
@@ -319,6 +349,18 @@ fn resumed(
         settings,
         host,
     })
+}
+
+/// In a run's directory: a salted digest of the variables on the command line, whose values no record has.
+const TYPED: &str = "variables.digest";
+
+fn typed_digest(words: &[OsString], salt: &str) -> String {
+    let mut hasher = Sha256::new();
+    for part in std::iter::once(salt.as_bytes()).chain(words.iter().map(|word| word.as_bytes())) {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    format!("{salt} {}", hex_digest(&hasher.finalize()))
 }
 
 /// The checksum of a run's plan; empty without a plan.

@@ -23,6 +23,15 @@ pub enum Target {
 
 impl Target {
     pub fn read(place: &str) -> Result<Self> {
+        let is_scp = place.split_once(':').is_some_and(|(user, _)| {
+            user.contains('@') && !user.contains('/') && !Path::new(place).exists()
+        });
+        if is_scp || place.trim_start_matches("git::").starts_with("ssh://") {
+            bail!(
+                "{place} is an ssh address, and a repository is fetched by http or https only; clone it with your own ssh and run in the \
+                 clone; nothing was changed"
+            );
+        }
         if !place.contains("://") {
             let folder = Path::new(place)
                 .canonicalize()
@@ -43,9 +52,28 @@ impl Target {
         if !place.starts_with("https://") && !place.starts_with("http://") {
             bail!("{place} is not an http or https URL of a git repository; nothing was changed");
         }
-        let (place, revision) = place
-            .split_once("?ref=")
-            .map_or((place, "HEAD"), |(place, revision)| (place, revision));
+        let authority = place.split('/').nth(2).unwrap_or_default();
+        if let Some((user, host)) = authority.rsplit_once('@')
+            && user.contains(':')
+        {
+            // Neither the error nor a record may repeat it.
+            bail!(
+                "the URL for {host} has a password or token, which would stay in records and shell histories; clone the repository with \
+                 your own credentials and run in the clone; nothing was changed"
+            );
+        }
+        let (place, query) = place.split_once('?').unwrap_or((place, ""));
+        let mut revision = "HEAD".to_owned();
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=') {
+                Some(("ref", name)) => revision = decoded(name)?,
+                // Only the revision's own commit is fetched in any case.
+                Some(("depth", _)) => {}
+                _ => bail!(
+                    "the URL has the parameter {parameter}; there is ref=BRANCH, TAG or COMMIT; nothing was changed"
+                ),
+            }
+        }
         let scheme = place.find("://").map_or(0, |at| at + 3);
         let (url, path) = match place[scheme..].find("//") {
             Some(at) => (&place[..scheme + at], &place[scheme + at + 2..]),
@@ -53,8 +81,8 @@ impl Target {
         };
         Ok(Self::Git {
             url: url.to_owned(),
-            revision: revision.to_owned(),
-            path: path.to_owned(),
+            revision,
+            path: decoded(path)?,
         })
     }
 
@@ -75,6 +103,25 @@ impl Target {
             Self::Git { .. } => None,
         }
     }
+}
+
+/// A part of a URL without escapes such as `%2F`.
+fn decoded(text: &str) -> Result<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let escape = part
+            .get(..2)
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let Some(byte) = escape else {
+            bail!(
+                "{text} has a % that begins no escape; % itself is written %25; nothing was changed"
+            );
+        };
+        bytes.push(byte);
+        bytes.extend(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).map_err(|_| anyhow!("{text} is no UTF-8; nothing was changed"))
 }
 
 /// The top of the repository that contains a folder, else the folder.
@@ -105,6 +152,23 @@ mod tests {
             Target::read("git::https://h/a/r.git//net/b?ref=v1").unwrap(),
             git("https://h/a/r.git", "v1", "net/b")
         );
+        assert_eq!(
+            Target::read("https://h/r.git//a%20b?ref=release%2F2024.1&depth=1").unwrap(),
+            git("https://h/r.git", "release/2024.1", "a b")
+        );
+        for (bad, said) in [
+            ("git@h:a/r.git", "clone it with your own ssh"),
+            ("git::ssh://git@h/r.git", "clone it with your own ssh"),
+            ("https://h/r.git?rev=x", "parameter rev=x"),
+            ("https://h/r.git//a%zz", "%25"),
+            (
+                "https://me:s3cret-word@h/r.git",
+                "the URL for h has a password",
+            ),
+        ] {
+            let error = Target::read(bad).unwrap_err().to_string();
+            assert!(error.contains(said) && !error.contains("s3cret"), "{error}");
+        }
         for bad in ["ssh://h/r", "file:///etc", "ext::sh", "not/there"] {
             assert!(Target::read(bad).is_err(), "{bad}");
         }

@@ -26,6 +26,7 @@ pub(super) struct Declared {
     pub(super) has_default: bool,
     /// Whether the tool reads a text as an expression: its type is neither absent nor primitive.
     pub(super) is_expression: bool,
+    pub(super) is_sensitive: bool,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +65,7 @@ pub(super) fn declared(tool: ToolName, dir: &Path) -> Option<Declarations> {
                 continue;
             };
             before.has_default |= one.has_default;
+            before.is_sensitive |= one.is_sensitive;
             if has_type {
                 before.is_expression = one.is_expression;
             }
@@ -134,6 +136,10 @@ fn of_hcl(path: &Path, text: &str) -> Result<Read, String> {
             line: at.and_then(|at| u32::try_from(line_of(text, at)).ok()),
             has_default: block.body.has_attribute("default"),
             is_expression: of.is_some_and(|of| !is_primitive(of.value.to_string().trim())),
+            is_sensitive: block
+                .body
+                .get_attribute("sensitive")
+                .is_some_and(|of| of.value.to_string().trim() == "true"),
         };
         Some((name, declared, of.is_some()))
     });
@@ -178,6 +184,7 @@ fn of_json(path: &Path, text: &str) -> Result<Read, String> {
             line: at.and_then(|at| u32::try_from(line_of(text, at)).ok()),
             has_default: attribute("default").is_some(),
             is_expression: of.is_some_and(|of| !of.as_str().is_some_and(is_primitive)),
+            is_sensitive: attribute("sensitive").is_some_and(|of| *of == Value::Bool(true)),
         };
         (name.clone(), declared, of.is_some())
     };

@@ -56,6 +56,7 @@ impl PhaseRunner {
             Some(made.shell.stack.clone())
         };
         if let Some(dir) = runs_in {
+            variables::mask_sensitive(&made.run, &made.shell, &dir, &self.redactor);
             for note in variables::before_plan(&made.run, &mut made.shell, &dir)? {
                 self.say(note).await;
             }

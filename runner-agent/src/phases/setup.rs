@@ -276,6 +276,7 @@ impl PhaseRunner {
             variables: Arc::new(given.put),
             variables_dir: settings.folder.is_some().then(|| settings.kept.clone()),
         };
+        variables::mask_sensitive(run, &shell, &shell.stack, &self.redactor);
         // The provider cache is not used if the run's own configuration determines where providers come from.
         let cache = cache.filter(|_| !shell.user_config.installs);
         Ok((

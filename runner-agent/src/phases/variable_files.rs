@@ -365,15 +365,18 @@ impl GivenVariables {
 
 /// Names of the variables in a file; `None` if it is unreadable or not parseable.
 pub(super) fn names(path: &Path) -> Option<Vec<String>> {
+    read(path)?.names()
+}
+
+/// A variable file; `None` if it is unreadable or not parseable.
+pub(super) fn read(path: &Path) -> Option<Variables> {
     let mut text = String::new();
     files::regular(path)
         .ok()?
         .take(LARGEST)
         .read_to_string(&mut text)
         .ok()?;
-    Variables::read(&path.display().to_string(), &text)
-        .ok()?
-        .names()
+    Variables::read(&path.display().to_string(), &text).ok()
 }
 
 /// The variable files in the stack's directory that a tool loads automatically.

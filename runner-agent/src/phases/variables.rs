@@ -4,15 +4,17 @@
 use std::{collections::BTreeSet, ffi::OsString, fmt::Write as _, path::Path, sync::Arc};
 
 use crds::{Diagnostic, Failure, Reason, TerraformRun};
+use serde_json::Value;
 
 use super::{
     declarations::{Declarations, Declared, declared, name_of},
     phase_results::{Prepared, Shell},
+    secret_files::{self, Variables},
     variable_files::{self, TEXTS_FILE},
 };
 use crate::{
     files::{VARIABLES_FILE, given_name},
-    report::suggestion,
+    report::{redact::Redactor, suggestion},
 };
 
 /// Maximum number of variables without a value that are named individually.
@@ -65,6 +67,69 @@ pub(super) fn before_plan(
         Ok(passed_over(&declared, shell))
     } else {
         Ok(Vec::new())
+    }
+}
+
+/// Masks the values that a person gave for variables that the code in a directory declares sensitive: on the command line, in the
+/// environment, in the run and in files.
+pub(super) fn mask_sensitive(run: &TerraformRun, shell: &Shell, dir: &Path, redactor: &Redactor) {
+    let Some(declared) = declared(shell.tool.found.plain().name, dir) else {
+        return;
+    };
+    let sensitive = |name: &str| {
+        declared
+            .named
+            .get(name.trim())
+            .filter(|one| one.is_sensitive)
+    };
+    let mask = |name: &str, text: &str| match sensitive(name) {
+        Some(one) if one.is_expression => expression(text, redactor),
+        Some(_) => redactor.add(text),
+        None => {}
+    };
+    let typed =
+        values_of(&shell.variable_args, "-var").filter_map(|word| word.to_str()?.split_once('='));
+    typed.for_each(|(name, text)| mask(name, text));
+    for (name, value) in &shell.env {
+        if let (Some(name), Some(text)) = (name.to_str(), value.to_str())
+            && let Some(name) = name.strip_prefix("TF_VAR_")
+        {
+            mask(name, text);
+        }
+    }
+    let given = run
+        .spec
+        .variables
+        .iter()
+        .filter(|one| sensitive(&one.name).is_some());
+    given
+        .filter_map(|one| one.value.as_ref())
+        .for_each(|value| secret_files::json(value, redactor));
+    let files = variable_files::found(dir)
+        .into_iter()
+        .chain(values_of(&shell.variable_args, "-var-file").map(|path| shell.stack.join(path)));
+    for file in files {
+        match variable_files::read(&file) {
+            Some(Variables::Json(Value::Object(all))) => {
+                let all = all.iter().filter(|(name, _)| sensitive(name).is_some());
+                all.for_each(|(_, value)| secret_files::json(value, redactor));
+            }
+            Some(Variables::Hcl(body)) => {
+                let all = body
+                    .attributes()
+                    .filter(|one| sensitive(one.key.as_str()).is_some());
+                all.for_each(|one| expression(&one.value.to_string(), redactor));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Masks the texts and numbers of an expression.
+fn expression(text: &str, redactor: &Redactor) {
+    let text = format!("x = {}\n", text.trim());
+    if let Ok(parsed) = Variables::read("x.tfvars", &text) {
+        secret_files::values(&text, &parsed, redactor);
     }
 }
 

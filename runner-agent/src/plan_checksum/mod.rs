@@ -3,6 +3,7 @@
 //! No secret and no hash of one is part of it. Values of variables and environment are in the plan file, and the files that pass
 //! them to the tool are excluded from the digest of the work directory.
 
+mod outside;
 mod tree;
 mod work_dir;
 

@@ -37,6 +37,15 @@ pub(super) fn digest(root: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<String
     Ok(hex::encode(hasher.finalize()))
 }
 
+/// The digest of one file.
+pub(super) fn file_digest(path: &Path) -> Result<String, TreeError> {
+    let mut left = MAX_SIZE;
+    content(path, &mut left).map_err(|error| TreeError {
+        path: path.to_owned(),
+        error,
+    })
+}
+
 fn walk(
     root: &Path,
     below: &Path,

@@ -12,7 +12,10 @@ use std::{
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::tree::{TreeError, digest};
+use super::{
+    outside,
+    tree::{TreeError, digest},
+};
 use crate::files::{BACKEND_FILE, is_variables_file};
 
 /// Paths of a stack that are never counted. The lock file covers provider binaries. The other files contain values of variables or
@@ -56,11 +59,13 @@ pub fn source_digest(root: &Path, below: &Path, apart: &[PathBuf]) -> Result<Str
     })
 }
 
-/// The digest of a stack in its folder, with the modules it uses from outside the folder. Excludes files that the tool writes
-/// during plan and apply: its state, and the state's lock.
+/// The digest of a stack in its folder, with the modules that it uses and the files that its code names outside of the folder. Excludes
+/// files that the tool writes during plan and apply: its state, and the state's lock.
 pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
     let mut parts = BTreeMap::from([(String::new(), digest(stack, &is_uncounted)?)]);
-    for module in modules_beside(stack) {
+    let modules = modules_beside(stack);
+    parts.extend(outside::digests(stack, &outside::named(stack, &modules)));
+    for module in modules {
         parts.insert(
             module.display().to_string(),
             digest(&stack.join(&module), &is_uncounted)?,
@@ -77,7 +82,7 @@ pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
 }
 
 /// Whether a path below a person's stack is excluded.
-fn is_uncounted(path: &Path) -> bool {
+pub(super) fn is_uncounted(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
     UNCOUNTED.iter().any(|skip| path == Path::new(skip))
@@ -92,32 +97,68 @@ fn is_uncounted(path: &Path) -> bool {
 /// set. Omits unreadable files.
 pub fn changed_since(stack: &Path, since: SystemTime) -> Vec<String> {
     let mut changed = Vec::new();
-    for part in std::iter::once(PathBuf::new()).chain(modules_beside(stack)) {
-        collect(&stack.join(&part), Path::new(""), since, &mut |below| {
-            changed.push(part.join(below).display().to_string());
-        });
+    let modules = modules_beside(stack);
+    let named = outside::named(stack, &modules);
+    for part in std::iter::once(PathBuf::new()).chain(modules) {
+        collect(
+            &stack.join(&part),
+            Path::new(""),
+            &is_uncounted,
+            since,
+            &mut |path| {
+                changed.push(part.join(path).display().to_string());
+            },
+        );
+    }
+    let top = stack.canonicalize().unwrap_or_else(|_| stack.to_owned());
+    for part in named {
+        let shown = outside::from(&top, &part);
+        if part.is_dir() {
+            collect(
+                &part,
+                Path::new(""),
+                &outside::is_left_out,
+                since,
+                &mut |path| {
+                    changed.push(shown.join(path).display().to_string());
+                },
+            );
+        } else if part.metadata().is_ok_and(|meta| changed_at(&meta) > since) {
+            changed.push(shown.display().to_string());
+        }
     }
     changed.sort();
+    changed.dedup();
     changed
 }
 
-fn collect(root: &Path, below: &Path, since: SystemTime, found: &mut impl FnMut(&Path)) {
+/// The change time of an inode.
+fn changed_at(meta: &fs::Metadata) -> SystemTime {
+    let nanos = u32::try_from(meta.ctime_nsec()).unwrap_or_default();
+    u64::try_from(meta.ctime()).map_or(UNIX_EPOCH, |seconds| {
+        UNIX_EPOCH + Duration::new(seconds, nanos)
+    })
+}
+
+fn collect(
+    root: &Path,
+    below: &Path,
+    skip: &dyn Fn(&Path) -> bool,
+    since: SystemTime,
+    found: &mut dyn FnMut(&Path),
+) {
     for entry in fs::read_dir(root.join(below))
         .into_iter()
         .flatten()
         .flatten()
     {
         let path = below.join(entry.file_name());
-        let Some(meta) = entry.metadata().ok().filter(|_| !is_uncounted(&path)) else {
+        let Some(meta) = entry.metadata().ok().filter(|_| !skip(&path)) else {
             continue;
         };
-        let nanos = u32::try_from(meta.ctime_nsec()).unwrap_or_default();
-        let at = u64::try_from(meta.ctime()).map_or(UNIX_EPOCH, |seconds| {
-            UNIX_EPOCH + Duration::new(seconds, nanos)
-        });
         if meta.is_dir() {
-            collect(root, &path, since, found);
-        } else if at > since {
+            collect(root, &path, skip, since, found);
+        } else if changed_at(&meta) > since {
             found(&path);
         }
     }

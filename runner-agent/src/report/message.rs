@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crds::{
-    Changed, Failure, Journal, Phase, Progress, names,
+    Changed, Failure, Journal, Phase, Progress, names, reason,
     reason::next_step::{CodeOrigin, Facts, Place, next_step},
     text::clip,
 };
@@ -227,6 +227,7 @@ pub fn failed(commands: &Commands, failure: &Failure, origin: &CodeOrigin) -> Te
 pub fn accounted(
     text: &mut Text,
     commands: &Commands,
+    failure: &Failure,
     progress: Option<&Progress>,
     journal: Option<&Journal>,
 ) {
@@ -242,7 +243,10 @@ pub fn accounted(
     }
     let room = MAX_MESSAGE.saturating_sub(more.chars().count());
     text.message = format!("{}{more}", clip(&text.message, room));
-    if journal.is_some_and(Journal::wants_recovery) {
+    // On a laptop the unsaved state is the only record, and another apply may overwrite it.
+    let keeps =
+        failure.reason == reason::STATE_NOT_SAVED && matches!(commands, Commands::Folder { .. });
+    if !keeps && journal.is_some_and(Journal::wants_recovery) {
         text.next_step = Some(commands.recover());
     }
 }

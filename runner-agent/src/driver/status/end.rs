@@ -166,6 +166,7 @@ impl StatusView {
                         report::accounted(
                             &mut text,
                             &commands,
+                            &failure,
                             self.status.progress.as_ref(),
                             self.status.journal.as_ref(),
                         );

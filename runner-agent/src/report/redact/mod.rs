@@ -42,7 +42,7 @@ impl Redactor {
 
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        masked(text, table.hits(text.as_bytes()))
+        masked(text, with_passwords(text, table.hits(text.as_bytes())))
     }
 
     /// Redacts a truncated text, including a partial secret at its end.
@@ -54,7 +54,7 @@ impl Redactor {
             hits.retain(|(at, _)| *at < from);
             push(&mut hits, from, text.len());
         }
-        masked(text, hits)
+        masked(text, with_passwords(text, hits))
     }
 
     /// Whether [`Self::clean`] masks a part of a text.
@@ -155,6 +155,39 @@ fn push(hits: &mut Vec<(usize, usize)>, from: usize, to: usize) {
         Some(last) if from <= last.1 => last.1 = last.1.max(to),
         _ => hits.push((from, to)),
     }
+}
+
+/// The shortest user of a URL without a password that is a token.
+const TOKEN: usize = 16;
+
+/// Adds the passwords in URLs, which no one declared: in a module's source, say.
+fn with_passwords(text: &str, mut hits: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
+    for (at, scheme) in text.match_indices("://") {
+        let from = at + scheme.len();
+        let authority = text[from..]
+            .split(|c: char| {
+                matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>') || c.is_whitespace()
+            })
+            .next()
+            .unwrap_or_default();
+        let Some((user, _)) = authority.rsplit_once('@') else {
+            continue;
+        };
+        let begin = match user.find(':') {
+            Some(colon) => from + colon + 1,
+            None if user.len() >= TOKEN => from,
+            None => continue,
+        };
+        if begin < from + user.len() {
+            hits.push((begin, from + user.len()));
+        }
+    }
+    hits.sort_unstable();
+    let mut merged = Vec::with_capacity(hits.len());
+    for (from, to) in hits {
+        push(&mut merged, from, to);
+    }
+    merged
 }
 
 fn masked(text: &str, hits: Vec<(usize, usize)>) -> Cow<'_, str> {

@@ -303,3 +303,29 @@ fn status_contains_no_parts_of_a_secret_that_join_on_display() {
         assert!(!shown.contains("hunter22"), "{shown}");
     }
 }
+
+#[test]
+fn password_in_a_url_is_masked() {
+    let redactor = Redactor::default();
+    redactor.add("hunter22");
+    for (text, wanted) in [
+        (
+            "git::https://me:tok@h/a.git?ref=x",
+            format!("git::https://me:{MASK}@h/a.git?ref=x"),
+        ),
+        (
+            "'https://glpat-0123456789abcdef@h/a' and http://h/x@y:z",
+            format!("'https://{MASK}@h/a' and http://h/x@y:z"),
+        ),
+        (
+            "https://me:hunter22@h ssh://git@h/a",
+            format!("https://me:{MASK}@h ssh://git@h/a"),
+        ),
+        (
+            "postgres://u:@h hunter22",
+            format!("postgres://u:@h {MASK}"),
+        ),
+    ] {
+        assert_eq!(redactor.redact(text), wanted);
+    }
+}

@@ -231,8 +231,11 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReas
     }
     // The first release of OpenTofu is 1.6.0.
     let first = Version::release(1, 6, 0);
-    let allow_it =
-        |all: &[Required]| Constraints::any_from(all.iter().map(|one| &one.constraints), &first);
+    // A constraint that no version accepts names no tool.
+    let allow_it = |all: &[Required]| {
+        let sound = all.iter().filter(|one| one.wrong.is_none());
+        Constraints::any_from(sound.map(|one| &one.constraints), &first)
+    };
     if allow_it(&required) {
         // A constraint that is not read may be the one that names the tool. Where another place names it, the tool checks the constraint.
         let Some(why) = unread.first() else {
@@ -401,11 +404,34 @@ impl Decision {
         } else {
             newest.join(", ")
         };
-        let mut text = format!("no {} `{}` ({})", self.tool, self.asked, self.why.exactly());
-        for required in &self.required {
-            let _ = write!(text, " with `{}` ({})", required.text, required.place);
+        let is_of_code = matches!(self.why, VersionReason::Required(_));
+        let mut text = if is_of_code {
+            format!("no {}", self.tool)
+        } else {
+            format!("no {} `{}` ({})", self.tool, self.asked, self.why.exactly())
+        };
+        for (at, required) in self.required.iter().enumerate() {
+            let with = if at > 0 && is_of_code { "and" } else { "with" };
+            let _ = write!(text, " {with} `{}` ({})", required.text, required.place);
+            if let Some(wrong) = &required.wrong {
+                let _ = write!(text, ": {wrong}");
+            }
+        }
+        let is_wrong = self.required.iter().any(|one| one.wrong.is_some());
+        let all = self
+            .required
+            .iter()
+            .filter(|one| one.readers == Readers::All);
+        let first = Version::release(0, 0, 0);
+        if !is_wrong && !Constraints::any_from(all.map(|one| &one.constraints), &first) {
+            let _ = write!(text, ", which no version satisfies");
+            return Error::contradiction(text);
         }
         let _ = write!(text, "; {where_}: {list}");
-        Error::configuration(text)
+        if is_wrong {
+            Error::contradiction(text)
+        } else {
+            Error::configuration(text)
+        }
     }
 }

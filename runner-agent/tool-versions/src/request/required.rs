@@ -174,7 +174,7 @@ fn constraint(text: String, place: Place, readers: Readers) -> Result<Required> 
         Err(error) => Some(error.text.clone()),
     };
     if let Some(wrong) = wrong.as_ref().filter(|_| readers != Readers::Before) {
-        return Err(Error::configuration(format!("{place}: {wrong}")));
+        return Err(Error::contradiction(format!("{place}: {wrong}")));
     }
     let constraints = match parsed {
         Ok(found) => found,
