@@ -32,23 +32,21 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 /// Code prints the values of variables that are declared sensitive.
 fn sensitive(lab: &Lab) -> Result<()> {
     let names = ["typed", "environment", "file", "settings", "listed"];
-    let mut code: String = names
-        .iter()
-        .map(|name| {
-            let of = if *name == "listed" {
-                "list(string)"
-            } else {
-                "string"
-            };
-            format!("variable \"{name}\" {{\n  type = {of}\n  sensitive = true\n}}\n")
-        })
-        .collect();
+    let declared = names.map(|name| {
+        let of = if name == "listed" {
+            "list(string)"
+        } else {
+            "string"
+        };
+        format!("variable \"{name}\" {{\n  type = {of}\n  sensitive = true\n}}\n")
+    });
     let prints = names.map(|name| format!("${{nonsensitive(jsonencode(var.{name}))}}"));
-    code.push_str(&format!(
-        "variable \"open\" {{}}\nresource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = <<-EOT\n      \
+    let code = format!(
+        "{}variable \"open\" {{}}\nresource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = <<-EOT\n      \
          echo \"${{var.open}} $TF_VAR_environment\"\n      echo '{}'\n    EOT\n  }}\n}}\n",
+        declared.concat(),
         prints.join(" ")
-    ));
+    );
     let place = lab.place("tofu", &[("main.tf", &code)])?;
     place.write("a.auto.tfvars", "file = \"hunter-of-file\"\n")?;
     place.write(
