@@ -56,9 +56,7 @@ pub struct TerraformRepositorySpec {
     /// `user@host:path`, which need a key in `secretRef`; at most 2048 characters.
     #[schemars(
         length(min = 5, max = 2048),
-        regex(
-            pattern = r"^(https?://([A-Za-z0-9._+~-]+@)?[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$"
-        )
+        extend("x-kubernetes-validations" = super::texts::git_url())
     )]
     pub url: String,
     /// Secret in this namespace with the credentials: `username` and `password`, `bearerToken`, or the GitHub App's
