@@ -253,7 +253,7 @@ impl<B: Snapshots> Syncer<B> {
             .collect();
         let mut known = Known::new();
         let mut contents = Vec::new();
-        for _ in 0..MAX_ROUNDS {
+        for round in 0..=MAX_ROUNDS {
             contents = subjects
                 .iter()
                 .map(|subject| content(tree, subject, &known))
@@ -266,7 +266,7 @@ impl<B: Snapshots> Syncer<B> {
                 }
             });
             let missing: std::collections::BTreeSet<_> = missing.flatten().cloned().collect();
-            if missing.is_empty() {
+            if missing.is_empty() || round == MAX_ROUNDS {
                 break;
             }
             place.blobs(&missing, &mut known).await?;
