@@ -186,6 +186,10 @@ pub struct Commit {
     /// Size of the snapshot in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
+    /// Which large files of Git LFS its snapshot has as pointers, and which address of `.lfsconfig` is not used, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub large: Option<String>,
 }
 
 /// Why the check of a ref failed.

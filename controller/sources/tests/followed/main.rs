@@ -7,6 +7,7 @@
 
 mod hostile;
 mod kept;
+mod large;
 mod private;
 mod ways;
 
@@ -86,6 +87,9 @@ impl World {
         let addresses = Addresses::new(&denied, &[], true);
         let outbound = Outbound::start(addresses, "/controller").await.unwrap();
         let mut git = Commands::new(dirs[2].path(), Duration::from_secs(120));
+        if let Some(path) = large::path() {
+            git = git.with_path(&path);
+        }
         git.outbound = Some(outbound.clone());
         let servers = Servers {
             git,
