@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use crds::{Phase, RunResult, TerraformRun};
+use crds::{Phase, RunResult, TerraformLayer, TerraformRepository, TerraformRun};
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
@@ -27,6 +27,7 @@ tests! {
     Bare: result_belongs_to_its_phase,
     Bare: only_a_claimed_run_is_applied,
     Bare: senseless_spec_is_refused_on_creation,
+    Bare: refused_text_is_answered_with_what_is_allowed,
     Bare: defaults_are_stored,
 }
 
@@ -441,6 +442,73 @@ async fn senseless_spec_is_refused_on_creation(world: World) -> Result<()> {
             )
             .await;
         ensure!(answer.is_ok() == accepted, "{name}: {answer:?}");
+    }
+    Ok(())
+}
+
+/// Texts that a person brings from a forge or a registry: kind, spec, and the words of the refusal.
+fn texts() -> Value {
+    let run = |source: Value| json!({"stack": "s", "source": source});
+    let git = |git: Value| {
+        let mut spec = json!({"url": "https://e.com/r"});
+        json_patch::merge(&mut spec, &git);
+        run(json!({"git": spec}))
+    };
+    let stored =
+        json!({"repository": {"name": "r", "revision": "a".repeat(40), "ref": "feat(x)=1"}});
+    let archive = json!({"artifact": {"url": "https://me:pw@e.com/a", "digest": sum('a')}});
+    let layer = |name: &str| json!({"repository": {"name": "r"}, "ref": name});
+    let secret = json!({"name": "s"});
+    let forge = json!({"url": "https://e.com/r", "credentials": [{"host": "https://e.com", "secretRef": secret}]});
+    let registry = json!([{"host": "e.com/v1", "secretKeyRef": {"name": "s", "key": "k"}}]);
+    let registry = json!({"credentials": {"registries": registry}});
+    let azure = "https://org:pw@dev.azure.com/org/p/_git/r";
+    let (in_ref, in_url) = (
+        "the characters _ . / + @ # -",
+        "a password or token belongs in the Secret of secretRef",
+    );
+    json!([
+        ["TerraformLayer", layer("feat(x)=1"), in_ref],
+        ["TerraformLayer", layer("-x"), "begins with a letter, a digit, _ or ."],
+        ["TerraformLayer", layer("feat/x#1+2@3"), ""],
+        ["TerraformRun", run(stored), in_ref],
+        ["TerraformRun", git(json!({"revision": "feat(x)=1"})), in_ref],
+        ["TerraformRun", git(json!({"revision": "a..b"})), "it contains .."],
+        ["TerraformRun", git(json!({"url": azure})), in_url],
+        ["TerraformRun", git(json!({"url": "ssh://e.com:r/ x"})), "without spaces"],
+        ["TerraformRun", run(archive), "without a user"],
+        ["TerraformRun", with(&registry), "without https:// and without a path"],
+        ["TerraformRepository", {"url": azure}, in_url],
+        ["TerraformRepository", {"url": "https://org@dev.azure.com/org/p/_git/r"}, ""],
+        ["TerraformRepository", {"url": "git@e.com"}, "USER@HOST:PATH"],
+        ["TerraformRepository", forge, "without https://"],
+    ])
+}
+
+async fn refused_text_is_answered_with_what_is_allowed(world: World) -> Result<()> {
+    let namespace = world.namespace().await?;
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    for (kind, spec, words) in serde_json::from_value::<Vec<(String, Value, String)>>(texts())? {
+        let resource = match kind.as_str() {
+            "TerraformLayer" => ApiResource::erase::<TerraformLayer>(&()),
+            "TerraformRepository" => ApiResource::erase::<TerraformRepository>(&()),
+            _ => ApiResource::erase::<TerraformRun>(&()),
+        };
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(world.admin.clone(), &namespace, &resource);
+        let object = json!({"apiVersion": "pawl.run/v1alpha1", "kind": kind, "metadata": {"name": "a"}, "spec": spec});
+        let answer = match api.create(&dry, &serde_json::from_value(object)?).await {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        };
+        ensure!(
+            answer.contains(&words) && answer.is_empty() == words.is_empty(),
+            "{spec}: {answer}"
+        );
+        ensure!(!answer.contains("should match"), "{answer}");
     }
     Ok(())
 }

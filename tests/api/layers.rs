@@ -21,12 +21,16 @@ use tokio::{sync::watch, task::JoinHandle};
 
 use crate::world::{PATIENCE, World, plan, sum, tests};
 
+mod describe;
+use describe::describe_begins_with_reason_and_step;
+
 tests! {
     Bare: commit_is_planned_superseded_and_settles,
     Bare: two_controllers_and_a_restart_create_one_run,
     Bare: younger_of_two_layers_of_a_state_is_refused,
     Bare: deleted_layer_destroys_before_it_goes,
     Bare: layers_of_a_deleted_namespace_are_released,
+    Bare: describe_begins_with_reason_and_step,
 }
 
 /// A namespace with a repository.

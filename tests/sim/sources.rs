@@ -262,8 +262,8 @@ impl Remote for Reaches {
         &'a self,
         _: &'a str,
         _: &'a Tree,
-    ) -> BoxFuture<'a, Result<NamedTempFile, Problem>> {
-        Box::pin(async { Ok(NamedTempFile::new_in(memory()).unwrap()) })
+    ) -> BoxFuture<'a, Result<(NamedTempFile, Option<String>), Problem>> {
+        Box::pin(async { Ok((NamedTempFile::new_in(memory()).unwrap(), None)) })
     }
 }
 

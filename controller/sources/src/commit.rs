@@ -29,6 +29,7 @@ pub fn facts(revision: &str, object: &[u8]) -> Commit {
         subject: short(subject),
         digest: None,
         size: None,
+        large: None,
     }
 }
 

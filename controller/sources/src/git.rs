@@ -145,6 +145,14 @@ impl Commands {
         }
     }
 
+    /// Looks for git, ssh and git-lfs in these directories instead.
+    #[must_use]
+    pub fn with_path(mut self, path: &str) -> Self {
+        self.inherited.retain(|(name, _)| name != "PATH");
+        self.inherited.push(("PATH".into(), path.into()));
+        self
+    }
+
     /// Trusts exactly the certificate authorities in a file.
     #[must_use]
     pub fn trusting(mut self, file: &Path) -> Self {

@@ -28,7 +28,8 @@ const POINTERS: usize = 10_000;
 /// The server of large files, for people.
 const LARGE: &str = "the server of the large files of Git LFS";
 impl Mirror<'_> {
-    /// Fetches the contents of a commit's large files, if its `.gitattributes` use Git LFS, for its snapshot. Returns its pointers.
+    /// Fetches the contents of a commit's large files, if its `.gitattributes` use Git LFS, for its snapshot. Returns its pointers, and a remark for the
+    /// status where the settings are not followed or a file stays a pointer.
     ///
     /// # Errors
     /// When a retry may help. A file that the server refuses permanently remains a pointer; the agent rejects it if the
@@ -38,7 +39,7 @@ impl Mirror<'_> {
         url: &str,
         commit: &str,
         tree: &Tree,
-    ) -> Result<BTreeSet<Pointer>, Problem> {
+    ) -> Result<(BTreeSet<Pointer>, Option<String>), Problem> {
         let asks = self
             .local(
                 &[
@@ -60,7 +61,7 @@ impl Mirror<'_> {
             BTreeSet::new()
         };
         if pointers.is_empty() {
-            return Ok(pointers);
+            return Ok((pointers, None));
         }
         let store = self.dir().join("lfs");
         let mut config: Vec<String> = lfs::config(&store)
@@ -69,34 +70,49 @@ impl Mirror<'_> {
             .collect();
         config.push(format!("remote.origin.url={url}"));
         let own = self.config(commit, tree, ".lfsconfig").await?;
-        let own = own.iter().filter(|pair| self.is_taken(pair));
-        config.extend(own.map(|(key, value)| format!("{key}={value}")));
+        let (own, other): (Vec<_>, Vec<_>) = own
+            .iter()
+            .filter(|(key, _)| LFS_CONFIG.contains(&key.as_str()))
+            .partition(|(key, value)| !key.ends_with("url") || self.is_asked(value));
+        config.extend(own.into_iter().map(|(key, value)| format!("{key}={value}")));
+        // The address may hold a password.
+        let refused = other.first().map(|(key, _)| {
+            format!("{url}: {key} of .lfsconfig is no address that sources may ask; the server of the repository was asked instead")
+        });
         let told = config.iter().flat_map(|pair| ["-c", pair.as_str()]);
         let args: Vec<&str> = told.chain(["lfs", "fetch", "origin", commit]).collect();
         let ended = self.remote(url, &args).await?.ended;
         if ended.code == 0 {
-            return Ok(pointers);
+            return Ok((pointers, refused));
         }
         let problem = Problem::from(contents_refused::<GitError>(url, &ended));
         if problem.reason == Reason::SourceUnreachable && !ended.output.contains(lfs::NO_PROGRAM) {
-            return Err(Problem::no_repository(LARGE, &problem.message));
+            let message = refused.into_iter().chain([problem.message]);
+            return Err(Problem::no_repository(
+                LARGE,
+                &message.collect::<Vec<_>>().join(": "),
+            ));
         }
         tracing::warn!(
             commit,
             problem = problem.message,
             "large files stay pointers"
         );
-        Ok(pointers)
+        let left = format!(
+            "{url}: large files of Git LFS stay pointers: {}",
+            problem.message
+        );
+        let remark = refused.into_iter().chain([left]);
+        Ok((pointers, Some(remark.collect::<Vec<_>>().join("; "))))
     }
 
-    /// Whether a setting of `.lfsconfig` applies. `git-lfs` uses no proxy for loopback, so the address is judged here.
-    fn is_taken(&self, (key, value): &(String, String)) -> bool {
+    /// Whether an address of `.lfsconfig` is asked. `git-lfs` uses no proxy for loopback, so the address is judged here.
+    fn is_asked(&self, address: &str) -> bool {
         let may = |host: &str| {
             let outbound = self.git.outbound.as_ref();
             outbound.is_none_or(|outbound| outbound.may_reach(host))
         };
-        LFS_CONFIG.contains(&key.as_str())
-            && (!key.ends_with("url") || Url::parse(value).is_some_and(|url| may(url.host())))
+        Url::parse(address).is_some_and(|url| may(url.host()))
     }
 
     /// The pointers in a tree.

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use crds::Reason;
+use crds::{Reason, text::clip};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use source::{
@@ -65,8 +65,12 @@ pub trait Remote: Send + Sync {
         wanted: &'a BTreeSet<(String, Ask)>,
         known: &'a mut Known,
     ) -> Reply<'a, ()>;
-    /// Packs the snapshot of a fetched commit, including LFS files and submodules.
-    fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> Reply<'a, NamedTempFile>;
+    /// Packs the snapshot of a fetched commit, including LFS files and submodules. With it comes a remark on its large files.
+    fn pack<'a>(
+        &'a self,
+        commit: &'a str,
+        tree: &'a Tree,
+    ) -> Reply<'a, (NamedTempFile, Option<String>)>;
 }
 
 pub struct Servers {
@@ -244,13 +248,20 @@ impl Remote for Server {
         Box::pin(async move { self.mirror().blobs(wanted, known).await })
     }
 
-    fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> Reply<'a, NamedTempFile> {
+    fn pack<'a>(
+        &'a self,
+        commit: &'a str,
+        tree: &'a Tree,
+    ) -> Reply<'a, (NamedTempFile, Option<String>)> {
         Box::pin(async move {
             let (mirror, url) = (self.mirror(), self.url());
             let tags = mirror.tags(commit).await?;
             let (mut remotes, mut large) = (Vec::new(), BTreeSet::new());
+            let mut remarks = Vec::new();
             for of in submodules::fetch(&mirror, url, commit, tree).await? {
-                large.extend(mirror.large(&of.url, &of.commit, &of.tree).await?);
+                let (pointers, remark) = mirror.large(&of.url, &of.commit, &of.tree).await?;
+                large.extend(pointers);
+                remarks.extend(remark);
                 remotes.push((of.url, of.commit));
             }
             let header = Header {
@@ -259,13 +270,10 @@ impl Remote for Server {
                 remotes,
                 ..Header::default()
             };
-            store::packed(
-                &self.git,
-                &mirror.dir(),
-                header,
-                large.into_iter().collect(),
-            )
-            .await
+            let large = large.into_iter().collect();
+            let packed = store::packed(&self.git, &mirror.dir(), header, large).await?;
+            let remark = (!remarks.is_empty()).then(|| clip(&remarks.join("; "), 1000));
+            Ok((packed, remark))
         })
     }
 }

@@ -105,6 +105,7 @@ pub fn next(
         !look.refs.iter().all(|(name, _)| is_known(name))
             || conditions::counts_from(problem.class(), since) <= now
     });
+    let large = remarks(&status.refs);
     let ready = if is_down {
         answered.clone()
     } else if look.beyond > 0 {
@@ -120,6 +121,8 @@ pub fn next(
         );
         let message = conditions::with_step(&message, own_step.as_deref());
         (true, ANSWERED, message)
+    } else if !large.is_empty() {
+        (true, REFS_KNOWN, clip(&large.join("; "), 2000))
     } else if look.refs.is_empty() {
         let message = "no layer names a ref of it yet";
         (true, REFS_KNOWN, message.to_owned())
@@ -138,6 +141,15 @@ pub fn next(
         .conditions
         .sort_by_key(|c| c.type_ != conditions::READY);
     status
+}
+
+/// The remarks on large files, each behind its ref.
+fn remarks(refs: &[RefStatus]) -> Vec<String> {
+    let remark = |known: &RefStatus| {
+        let large = known.commit.as_ref()?.large.as_ref()?;
+        Some(format!("{}: {large}", known.name))
+    };
+    refs.iter().filter_map(remark).collect()
 }
 
 fn synced(status: &TerraformRepositoryStatus) -> Option<&Condition> {

@@ -140,15 +140,15 @@ impl<B: Snapshots> Syncer<B> {
         self.keep(&*place, view, revision, &tree).await.map(drop)
     }
 
-    /// Stores the snapshot of a commit.
+    /// Stores the snapshot of a commit. The remark is one on its large files.
     async fn keep(
         &self,
         place: &dyn Remote,
         view: &View,
         at: &str,
         tree: &Tree,
-    ) -> Result<Stored, Problem> {
-        let packed = place.pack(at, tree).await?;
+    ) -> Result<(Stored, Option<String>), Problem> {
+        let (packed, remark) = place.pack(at, tree).await?;
         let namespace = view
             .repository
             .metadata
@@ -158,6 +158,7 @@ impl<B: Snapshots> Syncer<B> {
         self.snapshots
             .put(namespace, view.uid(), at, packed.path())
             .await
+            .map(|stored| (stored, remark))
             .map_err(|error| store::unkept(&error))
     }
 
@@ -215,13 +216,15 @@ impl<B: Snapshots> Syncer<B> {
             (None, Some(stored)) => Commit {
                 digest: Some(stored.digest),
                 size: Some(stored.size),
+                large: remark(view, found, at),
                 ..commit::facts(at, &place.commit(at).await?)
             },
             (None, None) => {
-                let stored = self.keep(place, view, at, &tree).await?;
+                let (stored, large) = self.keep(place, view, at, &tree).await?;
                 Commit {
                     digest: Some(stored.digest),
                     size: Some(stored.size),
+                    large,
                     ..commit::facts(at, &place.commit(at).await?)
                 }
             }
@@ -253,7 +256,7 @@ impl<B: Snapshots> Syncer<B> {
             .collect();
         let mut known = Known::new();
         let mut contents = Vec::new();
-        for _ in 0..MAX_ROUNDS {
+        for round in 0..=MAX_ROUNDS {
             contents = subjects
                 .iter()
                 .map(|subject| content(tree, subject, &known))
@@ -266,7 +269,7 @@ impl<B: Snapshots> Syncer<B> {
                 }
             });
             let missing: std::collections::BTreeSet<_> = missing.flatten().cloned().collect();
-            if missing.is_empty() {
+            if missing.is_empty() || round == MAX_ROUNDS {
                 break;
             }
             place.blobs(&missing, &mut known).await?;
@@ -301,6 +304,18 @@ struct OfRef<'a> {
     begun: Instant,
     /// Whether to check that the datastore still has its snapshot.
     verify: bool,
+}
+
+/// The remark on the large files of a commit whose snapshot was stored for another ref, or earlier.
+fn remark(view: &View, found: &SyncResult, at: &str) -> Option<String> {
+    let known = view.repository.status.iter().flat_map(|s| &s.refs);
+    let known = known.filter_map(|known| known.commit.as_ref());
+    let fresh = found.look.refs.iter().filter_map(|(_, seen)| match seen {
+        Seen::At(at) => Some(&at.commit),
+        _ => None,
+    });
+    let mut all = fresh.chain(known);
+    all.find(|commit| commit.revision == at)?.large.clone()
 }
 
 /// The new source of a layer for a commit; `None` when it is unchanged.

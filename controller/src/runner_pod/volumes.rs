@@ -329,6 +329,18 @@ mod tests {
         }
     }
 
+    /// The root is read-only: tools and hooks write temporary files to either directory.
+    #[test]
+    fn both_directories_of_temporary_files_are_writable() {
+        let spec = spec_of(&testing::run());
+        let mounts = spec.containers[0].volume_mounts.as_ref().unwrap();
+        for path in ["/tmp", "/var/tmp"] {
+            let mounted = mounts.iter().find(|mount| mount.mount_path == path);
+            let mounted = mounted.unwrap_or_else(|| panic!("{path} is not mounted"));
+            assert_ne!(mounted.read_only, Some(true), "{path}");
+        }
+    }
+
     #[test]
     fn token_is_projected_and_automounting_is_off() {
         let spec = spec_of(&testing::run());

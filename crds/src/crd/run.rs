@@ -165,7 +165,7 @@ fn shape(root: &mut Value) {
         ),
         (
             "!self.revision.contains('..') && !self.revision.endsWith('.lock') && !self.revision.contains('@{')",
-            "not a branch, tag or commit",
+            "not a branch, tag or commit: it contains .. or @{, or ends in .lock",
         ),
     ]);
     let files = &mut spec["source"]["properties"]["inline"]["properties"]["files"];

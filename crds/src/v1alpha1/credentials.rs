@@ -76,9 +76,7 @@ pub struct GitCredential {
     /// URLs that are written for SSH, if no key does; a key with a path also serves URLs that are written for `https`, if no token does.
     #[schemars(
         length(min = 1, max = 255),
-        regex(
-            pattern = r"^([A-Za-z0-9._+~-]+@)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~%+-]+)*/?$"
-        )
+        extend("x-kubernetes-validations" = super::texts::git_host())
     )]
     pub host: String,
     /// Secret in the namespace of the run, or of the repository: `username` and `password`, or `bearerToken`, for `https`; `ca.crt` for a private
@@ -93,7 +91,7 @@ pub struct RegistryCredential {
     /// The host, or `host:port`, as written in module sources; at most 255 characters.
     #[schemars(
         length(min = 1, max = 255),
-        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$")
+        extend("x-kubernetes-validations" = super::texts::registry_host())
     )]
     pub host: String,
     /// Key of a Secret with the token.

@@ -69,7 +69,7 @@ pub struct TerraformLayerSpec {
     #[serde(default = "default_ref", rename = "ref")]
     #[schemars(
         length(min = 1, max = 255),
-        regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$")
+        extend("x-kubernetes-validations" = super::texts::git_ref())
     )]
     pub git_ref: String,
     /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.

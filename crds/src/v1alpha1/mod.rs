@@ -20,6 +20,7 @@ mod runner;
 mod source;
 mod status;
 mod template;
+mod texts;
 mod values;
 
 pub use approval::{Approval, ApprovalMode, AutomaticWhen, Retry, Timeouts};

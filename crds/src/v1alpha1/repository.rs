@@ -56,9 +56,7 @@ pub struct TerraformRepositorySpec {
     /// `user@host:path`, which need a key in `secretRef`; at most 2048 characters.
     #[schemars(
         length(min = 5, max = 2048),
-        regex(
-            pattern = r"^(https?://([A-Za-z0-9._+~-]+@)?[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$"
-        )
+        extend("x-kubernetes-validations" = super::texts::git_url())
     )]
     pub url: String,
     /// Secret in this namespace with the credentials: `username` and `password`, `bearerToken`, or the GitHub App's
@@ -188,6 +186,10 @@ pub struct Commit {
     /// Size of the snapshot in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
+    /// Which large files of Git LFS its snapshot has as pointers, and which address of `.lfsconfig` is not used, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub large: Option<String>,
 }
 
 /// Why the check of a ref failed.

@@ -63,7 +63,7 @@ pub struct RepositorySource {
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 255),
-        regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$")
+        extend("x-kubernetes-validations" = super::texts::git_ref())
     )]
     pub git_ref: Option<String>,
     /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.
@@ -174,7 +174,7 @@ pub struct ArtifactSource {
     /// not its name. At most 2048 characters.
     #[schemars(
         length(min = 8, max = 2048),
-        regex(pattern = r"^https?://[^\s@/?#]+([/?#]\S*)?$")
+        extend("x-kubernetes-validations" = super::texts::archive_url())
     )]
     pub url: String,
     /// SHA-256 of the archive, as `sha256:` and 64 hexadecimal digits, at most 71 characters; Flux publishes it in
@@ -199,9 +199,7 @@ pub struct GitSource {
     /// `user@host:path`, which need a key in `secretRef`; at most 2048 characters.
     #[schemars(
         length(min = 5, max = 2048),
-        regex(
-            pattern = r"^(https?://([A-Za-z0-9._+~-]+@)?[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$"
-        )
+        extend("x-kubernetes-validations" = super::texts::git_url())
     )]
     pub url: String,
     /// Branch, tag or full commit id; `status.plan.revision` shows the commit used. Default: `HEAD`; at most 255
@@ -209,7 +207,7 @@ pub struct GitSource {
     #[serde(default = "default_revision")]
     #[schemars(
         length(min = 1, max = 255),
-        regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$")
+        extend("x-kubernetes-validations" = super::texts::git_ref())
     )]
     pub revision: String,
     /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.

@@ -29,6 +29,10 @@ pub(super) async fn play(act: &Act<'_>, client: &Client, servers: &Servers) -> R
     step.done(&format!(
         "{NAMESPACE}/{LAYER} follows main of {url}, directory {LAYER}"
     ));
+    screen::line(&format!(
+        "to push to it from this machine: git clone {}",
+        servers.repository(REPOSITORY).display()
+    ));
     if status.pending.is_some() {
         // An earlier demo left another text.
         let ended = scene.carry(&status, 7).await?;

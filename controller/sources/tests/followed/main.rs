@@ -7,6 +7,7 @@
 
 mod hostile;
 mod kept;
+mod large;
 mod private;
 mod ways;
 
@@ -86,6 +87,9 @@ impl World {
         let addresses = Addresses::new(&denied, &[], true);
         let outbound = Outbound::start(addresses, "/controller").await.unwrap();
         let mut git = Commands::new(dirs[2].path(), Duration::from_secs(120));
+        if let Some(path) = large::path() {
+            git = git.with_path(&path);
+        }
         git.outbound = Some(outbound.clone());
         let servers = Servers {
             git,
@@ -352,6 +356,41 @@ async fn layer_gets_only_relevant_commits() {
     assert_eq!(world.look().await, ["app"]);
     assert_eq!(world.source("app").revision, last);
     assert_eq!(world.read(&last, "modules/a/x.tf"), "# x\n");
+}
+
+/// A stack and 63 modules, each called by the one before, are followed; one module more is named, and from then on each commit counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chain_of_modules_is_followed_to_its_limit() {
+    let mut world = World::new(&[("app", json!({"path": "m0"}))]).await;
+    let called = |next: usize| format!("module \"m\" {{\n  source = \"../m{next}\"\n}}\n");
+    let chain: Vec<_> = (0..64)
+        .map(|n| {
+            let text = if n < 63 { called(n + 1) } else { String::new() };
+            (format!("m{n}/main.tf"), text)
+        })
+        .collect();
+    let chain: Vec<_> = chain
+        .iter()
+        .map(|(a, b)| (a.as_str(), b.as_str()))
+        .collect();
+    world.commit("main", &chain);
+    assert_eq!(world.look().await, ["app"]);
+    assert!(world.source("app").not_followed.is_empty());
+    world.commit("main", &[("README.md", "of no layer\n")]);
+    assert!(world.look().await.is_empty());
+    let last = world.commit("main", &[("m63/main.tf", "# last\n")]);
+    assert_eq!(world.look().await, ["app"]);
+    assert_eq!(world.source("app").revision, last);
+
+    world.commit("main", &[("m63/main.tf", &called(64)), ("m64/main.tf", "")]);
+    assert_eq!(world.look().await, ["app"]);
+    assert_eq!(
+        world.source("app").not_followed,
+        ["modules or links in a chain longer than 64: each commit counts"]
+    );
+    let beside = world.commit("main", &[("README.md", "beside\n")]);
+    assert_eq!(world.look().await, ["app"]);
+    assert_eq!(world.source("app").revision, beside);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
