@@ -270,7 +270,15 @@ pub fn refused<E: Error>(of: &str, revision: &str, ended: &Ended) -> FetchError<
         (row.1, row.2)
     });
     let revision = if refusal == Refusal::NoRevision {
-        format!(" {revision}")
+        // A server finds a commit by its whole id only.
+        let is_short =
+            (4..40).contains(&revision.len()) && revision.bytes().all(|c| c.is_ascii_hexdigit());
+        let short = if is_short {
+            " (a commit needs its whole id)"
+        } else {
+            ""
+        };
+        format!(" {revision}{short}")
     } else {
         String::new()
     };
@@ -379,6 +387,20 @@ mod tests {
         match refused::<io::Error>("http://h/r.git", "main", &ended) {
             FetchError::Refused { refusal, message } => (refusal, message),
             other => panic!("{text}: {other}"),
+        }
+    }
+
+    #[test]
+    fn short_id_of_a_commit_is_told_as_such() {
+        let ended = Ended {
+            code: 128,
+            output: "fatal: couldn't find remote ref x".to_owned(),
+            ..Ended::default()
+        };
+        let whole = "a".repeat(40);
+        for (revision, is_short) in [("1a2b3c4", true), (&*whole, false), ("main", false)] {
+            let error = refused::<io::Error>("http://h/r.git", revision, &ended).to_string();
+            assert_eq!(error.contains("needs its whole id"), is_short, "{error}");
         }
     }
 

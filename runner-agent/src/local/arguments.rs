@@ -432,6 +432,9 @@ const COMMANDS: [&str; 3] = ["init", "plan", "apply"];
 
 fn argument(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
+        Some(("init", word)) if word.trim_start_matches('-').starts_with("backend-config") => {
+            Err(super::tool_options::BACKEND.to_owned())
+        }
         Some((command, word)) if COMMANDS.contains(&command) && !word.is_empty() => {
             Ok((command.to_owned(), word.to_owned()))
         }
@@ -528,6 +531,10 @@ mod tests {
         let wanted = "--var 'a=…' --var-file /dev/null --var 'a=…' --target a.b --refresh=false --parallelism=3 \
                       --argument=plan=-exclude=a.c --argument=init=-upgrade";
         assert_eq!(command, format!("runner-agent local plan . {wanted}"));
+        assert!(
+            read(&["--argument=init=-backend-config=a=b"])
+                .is_err_and(|error| error.contains("TF_CLI_ARGS_init"))
+        );
         assert!(
             read(&["--argument", "show=-json"]).is_err() && read(&["--parallelism=0"]).is_err()
         );

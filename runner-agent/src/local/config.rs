@@ -77,7 +77,7 @@ fn of(text: &str) -> Result<Map<String, Value>> {
             "operation" => {
                 "the command line selects it: runner-agent local plan, apply or destroy".to_owned()
             }
-            "backend" => "the backend is the code's".to_owned(),
+            "backend" => super::tool_options::BACKEND.to_owned(),
             _ => format!("it is of runs in a cluster; here are {HERE}"),
         };
         bail!("spec.{name} is not taken from this file: {why}");

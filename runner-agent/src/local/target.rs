@@ -28,7 +28,7 @@ impl Target {
         });
         if is_scp || place.trim_start_matches("git::").starts_with("ssh://") {
             bail!(
-                "{place} is an ssh address, and a repository is fetched by http or https only; clone it with your own ssh and run in the \
+                "{place} is not an http or https URL of a git repository; clone it with your own ssh and run in the \
                  clone; nothing was changed"
             );
         }

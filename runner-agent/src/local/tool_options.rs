@@ -20,6 +20,10 @@ enum Word {
     Instead(&'static str),
 }
 
+/// How a person completes a partial backend.
+pub(super) const BACKEND: &str =
+    "the backend is the code's; for what is not in it set TF_CLI_ARGS_init='-backend-config=…'";
+
 /// Options of `local`, and of the tools' `plan`, `apply`, `destroy` and `init`, without dashes. Those that a spec may set too are
 /// in [`options`].
 const WORDS: &[(&str, Word)] = &[
@@ -46,12 +50,7 @@ const WORDS: &[(&str, Word)] = &[
         ),
     ),
     ("lock", Fixed("true", "a state is always locked")),
-    (
-        "backend-config",
-        Instead(
-            "the backend is the code's; for what is not in it set TF_CLI_ARGS_init='-backend-config=…'",
-        ),
-    ),
+    ("backend-config", Instead(BACKEND)),
     (
         "chdir",
         Instead("the directory is the last word: runner-agent local plan DIR"),

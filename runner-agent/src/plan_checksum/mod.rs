@@ -5,6 +5,7 @@
 
 mod outside;
 mod tree;
+mod uncounted;
 mod work_dir;
 
 use std::collections::BTreeMap;

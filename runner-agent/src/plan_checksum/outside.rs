@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     tree::{self, digest},
-    work_dir::is_uncounted,
+    uncounted::is_uncounted,
 };
 
 /// Maximum number of texts that are searched, and their maximum size in bytes.

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsStr,
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -15,28 +14,8 @@ use sha2::{Digest, Sha256};
 use super::{
     outside,
     tree::{TreeError, digest},
+    uncounted::{NOTED, UNCOUNTED, is_given, is_uncounted},
 };
-use crate::files::{BACKEND_FILE, is_variables_file};
-
-/// Paths of a stack that are never counted. The lock file covers provider binaries. The other files contain values of variables or
-/// the backend's credentials, of which not even a hash may be shown.
-const UNCOUNTED: [&str; 3] = [
-    ".terraform/providers",
-    ".terraform/terraform.tfstate",
-    BACKEND_FILE,
-];
-
-/// Whether a path is a variable file that Pawl wrote to the stack's directory.
-fn is_given(path: &Path, stack: &Path) -> bool {
-    path.parent() == Some(stack)
-        && path
-            .file_name()
-            .and_then(OsStr::to_str)
-            .is_some_and(is_variables_file)
-}
-
-/// Terragrunt's records in its copies: a digest of file times, and that `init` is due. The copied files themselves are counted.
-const NOTED: [&str; 2] = [".terragrunt-source-version", ".terragrunt-init-required"];
 
 /// Whether a path is a data directory in a copy that Terragrunt made: a link to the stack's own, or that of a unit whose outputs
 /// are read, which Terragrunt recreates if it is missing. It contains providers and the backend's credentials.
@@ -79,18 +58,6 @@ pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
         hasher.update(digest);
     }
     Ok(hex::encode(hasher.finalize()))
-}
-
-/// Whether a path below a person's stack is excluded.
-pub(super) fn is_uncounted(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
-    UNCOUNTED.iter().any(|skip| path == Path::new(skip))
-        || is_given(path, Path::new(""))
-        || matches!(&*name, ".git" | ".pawl" | "terraform.tfstate.d")
-        || NOTED.contains(&&*name)
-        || name == ".terraform" && path != Path::new(".terraform")
-        || is_state
 }
 
 /// The files counted by [`folder_digest`] that changed since a time, for people. Uses the inode's change time, which no program can
