@@ -11,7 +11,7 @@ use std::{
 
 use crds::{Changes, Failure, Reason};
 
-use super::{Initialised, PhaseRunner, Planned, Shell};
+use super::{Initialised, PhaseRunner, Planned, Shell, terragrunt_mocks::RENDER};
 use crate::{
     classify::{self, OrInternal as _, Said},
     files,
@@ -66,7 +66,8 @@ impl Call {
             .chain(NO_RETRY.iter().filter(|_| name == "apply"));
         let mut env: Vec<(OsString, OsString)> =
             told.map(|name| (name.into(), "true".into())).collect();
-        let own = ["plan", "apply", wrapped::ASK].contains(&name.as_str());
+        let is_render = name == RENDER[0];
+        let own = is_render || ["plan", "apply", wrapped::ASK].contains(&name.as_str());
         let args = if as_plan && !own {
             let words: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
             let words = serde_json::json!(words).to_string();
@@ -77,7 +78,7 @@ impl Call {
         };
         env.push((wrapped::ASKED.into(), name.into()));
         // Since 1.0 only some commands work without it.
-        let run = if terragrunt.version.at_least(1, 0) {
+        let run = if terragrunt.version.at_least(1, 0) && !is_render {
             vec!["run".into(), "--".into()]
         } else {
             Vec::new()
@@ -209,12 +210,22 @@ impl PhaseRunner {
         if !shell.is_terragrunt() {
             return Ok(());
         }
+        let silent = self.silent_mocks(shell).await?;
+        let mocked = mocked || !silent.is_empty();
         if mocked {
-            self.say("mocks of outputs are in this plan: it is not applied; apply the unit that has the outputs, and plan again").await;
+            let why = mocks(&silent);
+            self.say(format!(
+                "mocks of outputs are in this plan: it is not applied; {why}, and plan again"
+            ))
+            .await;
         }
         let seen = files::left(&self.seen_inputs(), MAX_INPUTS).or_internal(UNKEPT)?;
         let given: GivenVariables = serde_json::from_reader(seen).or_internal(UNKEPT)?;
-        self.put_inputs(&GivenVariables { mocked, ..given })
+        self.put_inputs(&GivenVariables {
+            mocked,
+            silent,
+            ..given
+        })
     }
 
     pub(super) fn put_inputs(&self, given: &GivenVariables) -> Result<(), Failure> {
@@ -234,7 +245,10 @@ impl PhaseRunner {
             return Ok(());
         };
         if given.mocked {
-            let message = "the plan has mocks in place of another unit's outputs; apply that unit, and plan again";
+            let why = mocks(&given.silent);
+            let message = format!(
+                "the plan has mocks in place of another unit's outputs; {why}, and plan again"
+            );
             return Err(Reason::InputsChanged.failure(message));
         }
         if shell.rotates {
@@ -323,6 +337,14 @@ impl PhaseRunner {
             },
             Planned::of(made, Some(parts), Changes::default()),
         ))
+    }
+}
+
+/// The remedy for the mocks in a plan.
+fn mocks(silent: &[String]) -> String {
+    match silent {
+        [] => "apply the unit that has the outputs".to_owned(),
+        _ => silent.join("; "),
     }
 }
 

@@ -130,6 +130,8 @@ impl Found {
         match command {
             "plan" => true,
             "apply" => self.applies_with_variables(),
+            // Terragrunt's own.
+            "render" => false,
             "init" => self.since(8, 15),
             _ => self.plain().name == ToolName::OpenTofu && self.since(10, 0),
         }
