@@ -161,8 +161,34 @@ async fn overwritten_state_is_indeterminate() {
         )
     );
     assert_eq!(status.journal.unwrap().not_recorded, ["a.b"]);
+    // The state that the apply wrote is gone.
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", "true")]);
+    a.end().await;
+    let failure = a.api.status().failure.unwrap();
+    assert_eq!(failure.reason, reason::STATE_OVERWRITTEN);
+    assert!(failure.message.contains("there is no state"), "{failure:?}");
     let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &pull("b"))]);
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
+}
+
+#[tokio::test]
+async fn state_that_cannot_be_read_back_is_told() {
+    let pull = r#"echo '{"version":4,"serial":2,"lineage":"x","resources":[{"mode":"managed","type":"a","name":"b","instances":[{"attributes":{"id":"1"}}]}]}'"#;
+    // Only after the apply, and again or once.
+    let fails = |times: u32| {
+        format!(
+            "if grep -q '^apply' $LEDGER && [ $(grep -c refused $LEDGER) -lt {times} ]; then echo refused >> $LEDGER; exit 1; fi\n{pull}"
+        )
+    };
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &fails(9))]);
+    let status = a.ends(0).await;
+    assert_eq!(status.result, Some(RunResult::Applied));
+    let message = status.message.unwrap();
+    assert!(message.contains("the state was not read back"), "{message}");
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &fails(1))]);
+    let message = a.ends(0).await.message.unwrap();
+    assert!(!message.contains("read back"), "{message}");
+    assert_eq!(a.ran("refused"), 1, "{:?}", a.ledger());
 }
 
 #[tokio::test]
