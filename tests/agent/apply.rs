@@ -120,6 +120,27 @@ async fn apply_without_the_lock_names_its_holder() {
 }
 
 #[tokio::test]
+async fn refused_client_is_no_holder() {
+    // The server's refusal names the refused client.
+    let init = r#"echo '{"backend":{"type":"pg","config":{"conn_str":"postgres://state/x"}}}' > .terraform/terraform.tfstate"#;
+    // After more than half of the timeout there is no further wait.
+    let late = format!("sleep 6.5\n{LOCKED}");
+    let mut a = start(
+        &json!({"timeouts": {"apply": "12s"}}),
+        &[("INIT", init), ("BEFORE_APPLY", &late)],
+    );
+    let failure = a
+        .fails(FailureClass::StateLocked, reason::STATE_LOCKED)
+        .await;
+    assert!(
+        failure.message.contains("its backend does not say by whom")
+            && !failure.message.contains("carol"),
+        "{}",
+        failure.message
+    );
+}
+
+#[tokio::test]
 async fn deadline_in_a_wait_for_a_lock_names_its_holder() {
     // The first call is refused the lock. The second waits inside the tool, and prints nothing of a lock when it is stopped.
     let plan = format!(

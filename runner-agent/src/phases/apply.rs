@@ -104,6 +104,7 @@ impl PhaseRunner {
                 && !rescue.is_file();
             // Retry only while at least half of the apply timeout remains for the apply itself.
             if !refused || exit.told || begun.elapsed() > planned.run.spec.timeouts.apply.0 / 2 {
+                let failure = self.held(shell, "apply", failure);
                 break (exit, changed, rescue, said.invoked(), failure);
             }
             if let Err(failure) = self.wait_for_lock(shell, "apply", failure, notices).await {
