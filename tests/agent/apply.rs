@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{GATE, UNLOCKED, start, start_with};
+use crate::common::{GATE, STORED, UNLOCKED, start, start_with};
 use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use serde_json::json;
 
@@ -161,15 +161,8 @@ async fn deadline_in_a_wait_for_a_lock_names_its_holder() {
 
 #[tokio::test]
 async fn overwritten_state_is_indeterminate() {
-    let pull = |name: &str| {
-        format!(
-            r#"echo '{{"version":4,"serial":2,"lineage":"x","resources":[{{"mode":"managed","type":"a","name":"{name}","instances":[{{"attributes":{{"id":"1"}}}}]}}]}}'"#
-        )
-    };
-    let mut a = start(
-        &json!({}),
-        &[("INIT", UNLOCKED), ("STATE", &pull("of_another"))],
-    );
+    let other = STORED.replace("\"name\":\"b\"", "\"name\":\"of_another\"");
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &other)]);
     a.end().await;
     let status = a.api.status();
     let failure = status.failure.unwrap();
@@ -188,17 +181,16 @@ async fn overwritten_state_is_indeterminate() {
     let failure = a.api.status().failure.unwrap();
     assert_eq!(failure.reason, reason::STATE_OVERWRITTEN);
     assert!(failure.message.contains("there is no state"), "{failure:?}");
-    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &pull("b"))]);
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", STORED)]);
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }
 
 #[tokio::test]
 async fn state_that_cannot_be_read_back_is_told() {
-    let pull = r#"echo '{"version":4,"serial":2,"lineage":"x","resources":[{"mode":"managed","type":"a","name":"b","instances":[{"attributes":{"id":"1"}}]}]}'"#;
     // Only after the apply, and again or once.
     let fails = |times: u32| {
         format!(
-            "if grep -q '^apply' $LEDGER && [ $(grep -c refused $LEDGER) -lt {times} ]; then echo refused >> $LEDGER; exit 1; fi\n{pull}"
+            "if grep -q '^apply' $LEDGER && [ $(grep -c refused $LEDGER) -lt {times} ]; then echo refused >> $LEDGER; exit 1; fi\n{STORED}"
         )
     };
     let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &fails(9))]);

@@ -2,14 +2,14 @@
 
 use std::{fs, time::Duration};
 
-use crate::common::{UNLOCKED, manual, start, start_with};
+use crate::common::{STORED, UNLOCKED, manual, start, start_with};
 use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use runner_agent::settings::PROGRESS_EVERY;
 use serde_json::json;
 
 #[tokio::test]
 async fn automatic_run_is_applied_with_six_writes() {
-    let mut a = start(&json!({}), &[("INIT", UNLOCKED)]);
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", STORED)]);
     let status = a.ends(0).await;
     assert_eq!(
         (status.phase, status.result),
@@ -161,7 +161,7 @@ async fn plans_without_an_apply_have_their_result() {
         ),
     ];
     for (more, mut env, result) in rows {
-        env.push(("INIT", UNLOCKED));
+        env.extend([("INIT", UNLOCKED), ("STATE", STORED)]);
         let mut a = start(&more, &env);
         assert_eq!(a.end().await, 0, "{result}");
         let status = a.api.status();
