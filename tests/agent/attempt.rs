@@ -261,6 +261,17 @@ async fn deny_cancel_and_delete_end_a_run_before_its_claim() {
 }
 
 #[tokio::test]
+async fn automatic_claim_has_its_own_time() {
+    let mut a = start(&json!({}), &[("PLAN", "sleep 0.3")]);
+    let history = a.ends(0).await.history;
+    let line = history.iter().find(|line| line.contains("  Claimed  "));
+    assert!(
+        line.is_some_and(|line| line.ends_with("  Claimed  0.0s  automatic")),
+        "{history:#?}"
+    );
+}
+
+#[tokio::test]
 async fn unapproved_plan_expires() {
     let mut a = start(
         &json!({"approval": {"mode": "Manual", "expiresAfter": "1s"}}),

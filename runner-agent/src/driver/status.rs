@@ -372,6 +372,8 @@ impl StatusView {
         if let Some(by) = approver {
             self.history("Approved", &format!("by {by}"), now);
         } else {
+            // Without a wait, `since` is the plan's beginning.
+            self.since = Some(now);
             let (title, text) = self.settings.commands().unasked();
             self.history(title, text, now);
         }
