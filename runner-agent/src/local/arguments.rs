@@ -15,6 +15,8 @@ use clap::{
 use crds::{Operation, ToolName};
 use serde_json::{Map, Value, json};
 
+use super::tool_options;
+
 /// The operation on a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Verb {
@@ -25,6 +27,30 @@ pub enum Verb {
     Apply,
     /// Plan the removal of everything, ask, and apply it.
     Destroy,
+}
+
+/// The name of a variable, and `=`, whose value a printed line hides.
+fn hidden<'a>(option: &str, word: &'a str) -> Option<&'a str> {
+    word.strip_suffix(HIDDEN).filter(|_| option == "var")
+}
+
+/// An option of a variable for the tool, with its value.
+fn argument_of(option: &str, word: &str) -> anyhow::Result<[OsString; 2]> {
+    let word = if option == "var-file" {
+        // Absolute, since the tool runs in the stack's directory.
+        let file = Path::new(word).canonicalize();
+        let shown = std::path::absolute(word).unwrap_or_else(|_| word.into());
+        file.with_context(|| {
+            format!(
+                "there is no file {} (a path is seen from the directory of the command, not from the stack); nothing was changed",
+                shown.display()
+            )
+        })?
+        .into()
+    } else {
+        OsString::from(word)
+    };
+    Ok([format!("-{option}").into(), word])
 }
 
 impl Verb {
@@ -164,7 +190,11 @@ impl Arguments {
             )),
             (Some(word), Some(place)) => {
                 verb(word).map(|verb| (verb, place.clone())).ok_or_else(|| {
-                    format!("`{word}` is neither plan, apply nor destroy; the directory comes last")
+                    tool_options::no_verb(word).unwrap_or_else(|| {
+                        format!(
+                            "`{word}` is neither plan, apply nor destroy; the directory comes last"
+                        )
+                    })
                 })
             }
         }
@@ -192,20 +222,12 @@ impl Arguments {
     pub fn plan_args(&self) -> anyhow::Result<Vec<OsString>> {
         let mut args: Vec<OsString> = Vec::new();
         for (option, word) in self.typed() {
-            if let Some(name) = word.strip_suffix(HIDDEN).filter(|_| option == "var") {
+            if let Some(name) = hidden(option, word) {
                 anyhow::bail!(
                     "write the value in place of {HIDDEN}: --var {name}VALUE; nothing was changed"
                 );
             }
-            let word = if option == "var-file" {
-                // Absolute, since the tool runs in the stack's directory.
-                let file = Path::new(word).canonicalize();
-                file.with_context(|| format!("there is no file {word}; nothing was changed"))?
-                    .into()
-            } else {
-                OsString::from(word)
-            };
-            args.extend([format!("-{option}").into(), word]);
+            args.extend(argument_of(option, word)?);
         }
         Ok(args)
     }
