@@ -232,6 +232,24 @@ impl Arguments {
         Ok(args)
     }
 
+    /// The variables with which a waiting plan was `made`: a pasted line has none of their values.
+    ///
+    /// # Errors
+    /// The line has another variable, or a variable file does not exist.
+    pub fn made_args(&self, made: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+        for (option, word) in self.typed() {
+            if hidden(option, word).is_some() {
+                continue;
+            }
+            let pair = argument_of(option, word)?;
+            anyhow::ensure!(
+                made.chunks(2).any(|one| *one == pair),
+                "the plan was not made with --{option} {word}, and is applied as it was made: leave it out, or plan anew; nothing was changed"
+            );
+        }
+        Ok(made)
+    }
+
     /// Variables and variable files in the order on the command line.
     fn typed(&self) -> Vec<(&'static str, &str)> {
         let variables = self
@@ -508,6 +526,24 @@ mod tests {
         let pasted = Line::try_parse_from(["x", "plan", "--var", "word=…"]).unwrap();
         let refused = pasted.arguments.plan_args().unwrap_err().to_string();
         assert!(refused.contains("--var word=VALUE"), "{refused}");
+        // The plan that waits has the value.
+        let made = |words: [&str; 2]| pasted.arguments.made_args(words.map(OsString::from).into());
+        let words = ["-var", "word=s3cret-thing"];
+        assert_eq!(made(words).unwrap(), words);
+        assert!(
+            line.arguments
+                .made_args(words.map(OsString::from).into())
+                .is_ok()
+        );
+        let other = line
+            .arguments
+            .made_args(["-var", "word=x"].map(OsString::from).into());
+        assert!(
+            other
+                .unwrap_err()
+                .to_string()
+                .contains("the plan was not made with --var")
+        );
     }
 
     #[test]

@@ -25,10 +25,10 @@ pub mod target;
 pub mod tool_options;
 
 use std::{
-    ffi::OsString,
+    ffi::OsStr,
     fs::OpenOptions,
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
+    io::{Read as _, Write as _},
+    os::unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -43,6 +43,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::{
+    files,
     settings::{LOCAL, Settings, nonce},
     tool,
 };
@@ -55,6 +56,9 @@ use target::Target;
 
 /// Variables of a person's environment that would make the tool use other paths than Pawl.
 const NOT_INHERITED: [&str; 2] = ["TF_DATA_DIR", "TF_WORKSPACE"];
+
+/// File of a run with the variables of its command line, separated by NUL. Like the plan file, it has their values.
+const WORDS: &str = "words";
 
 /// Runs a stack. Returns the exit code.
 pub async fn run(arguments: &Arguments) -> u8 {
@@ -90,7 +94,7 @@ async fn begin(arguments: &Arguments, verb: Verb, place: &str, screen: &Screen) 
     folder.prune();
     let command = arguments.command(verb, place);
     let ready = match &arguments.approve {
-        Some(checksum) => resumed(&folder, &target, checksum, arguments.plan_args()?, &command)?,
+        Some(checksum) => resumed(&folder, &target, checksum, arguments, &command)?,
         None => fresh(&folder, &target, arguments, verb, &command, screen)?,
     };
     session::play(ready, screen).await
@@ -255,9 +259,15 @@ fn fresh(
         });
     }
     let settings = Arc::new(settings(&run, &work, target, command));
+    let plan_args = arguments.plan_args()?;
+    files::write(
+        &work.join(WORDS),
+        plan_args.join(OsStr::new("\0")).as_bytes(),
+    )
+    .context("the variables of the command line cannot be kept")?;
     let host = Arc::new(Laptop::new(
         settings.clone(),
-        arguments.plan_args()?,
+        plan_args,
         screen.has_colour(),
     ));
     Ok(Ready {
@@ -272,7 +282,7 @@ fn resumed(
     folder: &Folder,
     target: &Target,
     checksum: &str,
-    plan_args: Vec<OsString>,
+    arguments: &Arguments,
     command: &str,
 ) -> Result<Ready> {
     let waiting = folder.waiting();
@@ -304,6 +314,21 @@ fn resumed(
             run.spec.approval.expires_after
         );
     }
+    let plan_args = match files::regular(&work.join(WORDS)) {
+        Ok(mut file) => {
+            let mut words = Vec::new();
+            file.read_to_end(&mut words)?;
+            let words = words
+                .split(|byte| *byte == 0)
+                .filter(|word| !word.is_empty());
+            arguments.made_args(
+                words
+                    .map(|word| OsStr::from_bytes(word).to_owned())
+                    .collect(),
+            )?
+        }
+        Err(_) => arguments.plan_args()?,
+    };
     let number = run.attempt().map_or(1, |attempt| attempt.number + 1);
     open_attempt(&mut run, number);
     // The restored run does not ask again: the person has approved on the command line.
