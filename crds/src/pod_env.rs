@@ -64,7 +64,7 @@ pub const EXIT_USAGE: u8 = 64;
 /// run.
 pub const EXIT_NO_RESULT: u8 = 1;
 
-/// The agent's exit code for a result. In a pod, a succeeded run always exits 0: see [`pod_exit_code`].
+/// The agent's exit code for a result. A pod shows failed runs alone as failed: see [`pod_exit_code`].
 pub const fn exit_code(result: RunResult) -> u8 {
     match result {
         RunResult::Drifted => 2,
@@ -75,12 +75,11 @@ pub const fn exit_code(result: RunResult) -> u8 {
     }
 }
 
-/// The agent's exit code in a pod. A succeeded run exits 0, because any other code would show the pod as failed.
+/// The agent's exit code in a pod. A run that succeeded or was cancelled exits 0, because any other code would show the pod as failed.
 pub fn pod_exit_code(result: RunResult) -> u8 {
-    if result.phase() == Phase::Succeeded {
-        0
-    } else {
-        exit_code(result)
+    match result.phase() {
+        Phase::Succeeded | Phase::Canceled => 0,
+        _ => exit_code(result),
     }
 }
 
@@ -89,14 +88,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn succeeded_run_exits_zero_in_a_pod() {
+    fn only_failed_run_fails_its_pod() {
         for result in RunResult::ALL {
             assert_eq!(
-                pod_exit_code(result) == 0,
-                result.phase() == Phase::Succeeded,
+                pod_exit_code(result) != 0,
+                result.phase() == Phase::Failed,
                 "{result}"
             );
         }
+        assert_eq!(pod_exit_code(RunResult::Rejected), 0);
+        assert_eq!(exit_code(RunResult::Rejected), 3);
         assert_eq!(exit_code(RunResult::Drifted), 2);
     }
 }

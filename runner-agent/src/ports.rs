@@ -146,6 +146,8 @@ pub struct ApplyReport {
     pub done: u32,
     /// Number of the stack's outputs.
     pub outputs: u32,
+    /// Why the state could not be read back, where another client may have written it.
+    pub unread: Option<String>,
 }
 
 /// Result of the verification before the claim.

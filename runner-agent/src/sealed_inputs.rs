@@ -24,6 +24,9 @@ pub struct GivenVariables {
     /// Whether outputs of other units were replaced by mocks.
     #[serde(default)]
     pub mocked: bool,
+    /// Mocks that Terragrunt took without a word, with the remedy of each.
+    #[serde(default)]
+    pub silent: Vec<String>,
 }
 
 impl SealedInputs {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{GATE, UNLOCKED, start, start_with};
+use crate::common::{GATE, STORED, UNLOCKED, start, start_with};
 use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use serde_json::json;
 
@@ -152,6 +152,27 @@ async fn apply_without_the_lock_names_its_holder() {
 }
 
 #[tokio::test]
+async fn refused_client_is_no_holder() {
+    // The server's refusal names the refused client.
+    let init = r#"echo '{"backend":{"type":"pg","config":{"conn_str":"postgres://state/x"}}}' > .terraform/terraform.tfstate"#;
+    // After more than half of the timeout there is no further wait.
+    let late = format!("sleep 6.5\n{LOCKED}");
+    let mut a = start(
+        &json!({"timeouts": {"apply": "12s"}}),
+        &[("INIT", init), ("BEFORE_APPLY", &late)],
+    );
+    let failure = a
+        .fails(FailureClass::StateLocked, reason::STATE_LOCKED)
+        .await;
+    assert!(
+        failure.message.contains("its backend does not say by whom")
+            && !failure.message.contains("carol"),
+        "{}",
+        failure.message
+    );
+}
+
+#[tokio::test]
 async fn deadline_in_a_wait_for_a_lock_names_its_holder() {
     // The first call is refused the lock. The second waits inside the tool, and prints nothing of a lock when it is stopped.
     let plan = format!(
@@ -172,15 +193,8 @@ async fn deadline_in_a_wait_for_a_lock_names_its_holder() {
 
 #[tokio::test]
 async fn overwritten_state_is_indeterminate() {
-    let pull = |name: &str| {
-        format!(
-            r#"echo '{{"version":4,"serial":2,"lineage":"x","resources":[{{"mode":"managed","type":"a","name":"{name}","instances":[{{"attributes":{{"id":"1"}}}}]}}]}}'"#
-        )
-    };
-    let mut a = start(
-        &json!({}),
-        &[("INIT", UNLOCKED), ("STATE", &pull("of_another"))],
-    );
+    let other = STORED.replace("\"name\":\"b\"", "\"name\":\"of_another\"");
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &other)]);
     a.end().await;
     let status = a.api.status();
     let failure = status.failure.unwrap();
@@ -193,8 +207,33 @@ async fn overwritten_state_is_indeterminate() {
         )
     );
     assert_eq!(status.journal.unwrap().not_recorded, ["a.b"]);
-    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &pull("b"))]);
+    // The state that the apply wrote is gone.
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", "true")]);
+    a.end().await;
+    let failure = a.api.status().failure.unwrap();
+    assert_eq!(failure.reason, reason::STATE_OVERWRITTEN);
+    assert!(failure.message.contains("there is no state"), "{failure:?}");
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", STORED)]);
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
+}
+
+#[tokio::test]
+async fn state_that_cannot_be_read_back_is_told() {
+    // Only after the apply, and again or once.
+    let fails = |times: u32| {
+        format!(
+            "if grep -q '^apply' $LEDGER && [ $(grep -c refused $LEDGER) -lt {times} ]; then echo refused >> $LEDGER; exit 1; fi\n{STORED}"
+        )
+    };
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &fails(9))]);
+    let status = a.ends(0).await;
+    assert_eq!(status.result, Some(RunResult::Applied));
+    let message = status.message.unwrap();
+    assert!(message.contains("the state was not read back"), "{message}");
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", &fails(1))]);
+    let message = a.ends(0).await.message.unwrap();
+    assert!(!message.contains("read back"), "{message}");
+    assert_eq!(a.ran("refused"), 1, "{:?}", a.ledger());
 }
 
 #[tokio::test]

@@ -2,14 +2,14 @@
 
 use std::{fs, time::Duration};
 
-use crate::common::{UNLOCKED, manual, start, start_with};
-use crds::{Phase, RunResult, names};
+use crate::common::{STORED, UNLOCKED, manual, start, start_with};
+use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use runner_agent::settings::PROGRESS_EVERY;
 use serde_json::json;
 
 #[tokio::test]
 async fn automatic_run_is_applied_with_six_writes() {
-    let mut a = start(&json!({}), &[("INIT", UNLOCKED)]);
+    let mut a = start(&json!({}), &[("INIT", UNLOCKED), ("STATE", STORED)]);
     let status = a.ends(0).await;
     assert_eq!(
         (status.phase, status.result),
@@ -161,7 +161,7 @@ async fn plans_without_an_apply_have_their_result() {
         ),
     ];
     for (more, mut env, result) in rows {
-        env.push(("INIT", UNLOCKED));
+        env.extend([("INIT", UNLOCKED), ("STATE", STORED)]);
         let mut a = start(&more, &env);
         assert_eq!(a.end().await, 0, "{result}");
         let status = a.api.status();
@@ -213,7 +213,7 @@ async fn deny_cancel_and_delete_end_a_run_before_its_claim() {
                 a.until_ran("ready").await;
             }
             act(&a.api);
-            assert_eq!(a.end().await, 3, "{name}");
+            assert_eq!(a.end().await, 0, "{name}");
             let status = a.api.status();
             assert_eq!(
                 (status.phase, status.result),
@@ -234,12 +234,23 @@ async fn deny_cancel_and_delete_end_a_run_before_its_claim() {
 }
 
 #[tokio::test]
+async fn automatic_claim_has_its_own_time() {
+    let mut a = start(&json!({}), &[("PLAN", "sleep 0.3")]);
+    let history = a.ends(0).await.history;
+    let line = history.iter().find(|line| line.contains("  Claimed  "));
+    assert!(
+        line.is_some_and(|line| line.ends_with("  Claimed  0.0s  automatic")),
+        "{history:#?}"
+    );
+}
+
+#[tokio::test]
 async fn unapproved_plan_expires() {
     let mut a = start(
         &json!({"approval": {"mode": "Manual", "expiresAfter": "1s"}}),
         &[],
     );
-    assert_eq!(a.ends(3).await.result, Some(RunResult::Expired));
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Expired));
 }
 
 #[tokio::test]
@@ -255,7 +266,7 @@ async fn without_a_datastore_the_pod_holds_its_plan() {
         "{waits}"
     );
     // The process that planned observes the expiry.
-    assert_eq!(a.end().await, 3);
+    assert_eq!(a.end().await, 0);
     assert_eq!(
         (a.api.status().result, a.ran("plan")),
         (Some(RunResult::Expired), 1)

@@ -38,6 +38,9 @@ pub(crate) const GATE: &str = "until [ -e $LEDGER.open ] || [ ! -e $LEDGER ]; do
 /// An `init` with a backend that does not lock.
 pub(crate) const UNLOCKED: &str = r#"echo '{"backend":{"type":"http","config":{"address":"http://state/x"}}}' > .terraform/terraform.tfstate"#;
 
+/// A state that has the object of [`TOOL`].
+pub(crate) const STORED: &str = r#"echo '{"version":4,"serial":2,"lineage":"x","resources":[{"mode":"managed","type":"a","name":"b","instances":[{"attributes":{"id":"1"}}]}]}'"#;
+
 /// The tool: a script that records its executions and runs the commands in the run's environment.
 const TOOL: &str = r#"#!/bin/sh
 echo "$1" >> "$LEDGER"

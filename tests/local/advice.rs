@@ -286,7 +286,7 @@ fn provisioner(lab: &Lab, tool: &str) -> Result<()> {
     )?;
     holds(
         &text,
-        "; some of the plan was carried out; 0 of 1 operations succeeded; 1 created and recorded; state serial ",
+        "; some of the plan was carried out; 0 of 1 operations succeeded, 1 more put their object into the state as tainted; 1 created and recorded; state serial ",
     )?;
     ensure!(next.starts_with("correct main.tf:2, then: "), "{next}");
     place.correct("exit 3", "exit 0")?;

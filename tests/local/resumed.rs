@@ -15,6 +15,7 @@ pub(crate) fn tests() -> Vec<Test> {
             "resumed::other_applies_make_a_waiting_plan_stale",
             overtaken,
         ),
+        Test::new("resumed::printed_line_with_variables_applies", pasted),
         Test::new(
             "resumed::option_that_contradicts_the_plan_is_refused",
             contradicted,
@@ -28,6 +29,29 @@ pub(crate) fn tests() -> Vec<Test> {
             typed_ahead,
         ),
     ]
+}
+
+/// The printed line has no value of a variable.
+fn pasted(lab: &Lab) -> Result<()> {
+    let main = "variable \"word\" {}\nvariable \"n\" {}\nresource \"terraform_data\" \"a\" {\n  input = \"${var.word} ${var.n}\"\n}\n";
+    let place = lab.place("tofu", &[("main.tf", main), ("n.tfvars", "n = 1\n")])?;
+    let apply = [
+        "apply",
+        "--var",
+        "word=first-thing",
+        "--var-file",
+        "n.tfvars",
+    ];
+    let line = approval(&place.ends(2, &apply)?)?;
+    holds(&line, "--var 'word=…' --var-file n.tfvars --approve")?;
+    let text = place
+        .paste(&line.replace("word=…", "word=other"))?
+        .with(1)?;
+    holds(&text, "the plan was not made with --var word=other")?;
+    let text = place.came_to(RunResult::Applied, place.paste(&line)?)?;
+    ensure!(place.resources()? == Some(1), "{text}");
+    let state = std::fs::read_to_string(place.stack().join("terraform.tfstate"))?;
+    holds(&state, "first-thing 1")
 }
 
 fn overtaken(lab: &Lab) -> Result<()> {

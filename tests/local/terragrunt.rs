@@ -34,6 +34,10 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
         Test::new("terragrunt::flaky_command_is_retried", retried),
         Test::new("terragrunt::hook_that_fails_with_2_fails_the_plan", policy),
         Test::new("terragrunt::plan_with_mocks_is_not_applied", mocked),
+        Test::new(
+            "terragrunt::mocks_without_a_warning_are_not_applied",
+            silent,
+        ),
         Test::new("terragrunt::apply_with_other_inputs_is_not_begun", begun),
         Test::new("terragrunt::failed_download_is_reported", words),
         Test::new("terragrunt::hooks_run_once_a_command", hooks),
@@ -235,6 +239,68 @@ fn mocks(lab: &Lab, tool: &str) -> Result<()> {
     let text = service.ends(2, &["apply"])?;
     service.approve(&text)?;
     service.comes_to(NoChanges, &["plan"]).map(drop)
+}
+
+/// Mocks of which Terragrunt prints no warning: merged ones, those of a disabled dependency, and any below a log that is silent.
+fn silent(lab: &Lab) -> Result<()> {
+    for (is_applied, line, level, said) in [
+        (
+            false,
+            "",
+            "error",
+            "; apply the unit that has the outputs, and plan again",
+        ),
+        (
+            false,
+            "enabled = get_platform() == \"\"",
+            "info",
+            "dependency network is disabled and has mock_outputs",
+        ),
+        (
+            true,
+            "mock_outputs_merge_strategy_with_state = \"deep_map_only\"",
+            "info",
+            "dependency network merges mock_outputs",
+        ),
+        (
+            true,
+            "mock_outputs_merge_with_state = true",
+            "info",
+            "dependency network merges mock_outputs",
+        ),
+    ] {
+        let place = lab.units("units")?;
+        let (network, service) = (place.unit("network"), place.unit("service"));
+        if is_applied {
+            network.comes_to(Applied, &["apply", "--auto-approve"])?;
+        }
+        // In another file, whose path only Terragrunt knows.
+        let dependency = format!(
+            "dependency \"network\" {{\n  config_path = \"../network\"\n  mock_outputs = {{ range = \"a mock\", more = 1 }}\n  {line}\n}}\n"
+        );
+        fs::write(place.stack().join("dependency.hcl"), dependency)?;
+        let file = service.stack().join("terragrunt.hcl");
+        let text = fs::read_to_string(&file)?;
+        let (head, rest) = text
+            .split_once("dependency \"network\"")
+            .context("no block")?;
+        let (_, rest) = rest.split_once("}\n\n").context("no end")?;
+        let include =
+            "include \"dependency\" {\n  path = \"../${basename(\"/dependency\")}.hcl\"\n}\n";
+        fs::write(&file, [head, include, rest].concat())?;
+        let mut run = service.agent(&["apply", "--auto-approve"]);
+        run.env("TG_LOG_LEVEL", level);
+        let text = service.came_to(Failed, ended(&mut run)?)?;
+        let failure = service.failure()?;
+        ensure!(
+            failure.reason == reason::INPUTS_CHANGED
+                && failure.changes == Changed::None
+                && failure.message.contains(said),
+            "{line}: {failure:?}: {text}"
+        );
+        ensure!(!place.stack().join("states/service.tfstate").is_file());
+    }
+    Ok(())
 }
 
 /// Inputs that only the apply itself gets show behind the claim, where the stand-in does not start the tool.

@@ -79,7 +79,13 @@ fn nowhere(lab: &Lab) -> Result<()> {
         "{code}: {text}"
     );
     let text = place.ends(1, &["apply", "main.tf"])?;
-    holds(&text, "--approve")
+    holds(&text, "--approve")?;
+    let no_verb = "`output` is no verb of local: run `tofu output`";
+    holds(&place.ends(1, &["output"])?, no_verb)?;
+    holds(&place.ends(64, &["output", "."])?, no_verb)?;
+    let text = place.ends(1, &["plan", "-var-file", "no.tfvars"])?;
+    let path = place.stack().canonicalize()?.join("no.tfvars");
+    holds(&text, &format!("there is no file {}", path.display()))
 }
 
 /// Values with special notations.

@@ -45,6 +45,8 @@ pub(super) struct StatusView {
     stalled_for: Duration,
     /// The running hook.
     hook: Option<(String, HookWhen)>,
+    /// Why the state could not be read back after the apply.
+    unread_state: Option<String>,
     /// The end is decided. Later failures are those of hooks at the end.
     ended: bool,
 }
@@ -65,6 +67,7 @@ impl StatusView {
             stalled: None,
             stalled_for: Duration::ZERO,
             hook: None,
+            unread_state: None,
             ended: false,
         }
     }
@@ -369,6 +372,8 @@ impl StatusView {
         if let Some(by) = approver {
             self.history("Approved", &format!("by {by}"), now);
         } else {
+            // Without a wait, `since` is the plan's beginning.
+            self.since = Some(now);
             let (title, text) = self.settings.commands().unasked();
             self.history(title, text, now);
         }
@@ -398,6 +403,7 @@ impl StatusView {
             current: None,
             quiet_since: None,
         });
+        self.unread_state.clone_from(&apply.unread);
     }
 
     pub(super) fn progress(&mut self, progress: Progress) {

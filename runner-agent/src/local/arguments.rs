@@ -15,6 +15,8 @@ use clap::{
 use crds::{Operation, TerraformRunSpec, ToolName};
 use serde_json::{Map, Value, json};
 
+use super::tool_options;
+
 /// The operation on a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Verb {
@@ -25,6 +27,30 @@ pub enum Verb {
     Apply,
     /// Plan the removal of everything, ask, and apply it.
     Destroy,
+}
+
+/// The name of a variable, and `=`, whose value a printed line hides.
+fn hidden<'a>(option: &str, word: &'a str) -> Option<&'a str> {
+    word.strip_suffix(HIDDEN).filter(|_| option == "var")
+}
+
+/// An option of a variable for the tool, with its value.
+fn argument_of(option: &str, word: &str) -> anyhow::Result<[OsString; 2]> {
+    let word = if option == "var-file" {
+        // Absolute, since the tool runs in the stack's directory.
+        let file = Path::new(word).canonicalize();
+        let shown = std::path::absolute(word).unwrap_or_else(|_| word.into());
+        file.with_context(|| {
+            format!(
+                "there is no file {} (a path is seen from the directory of the command, not from the stack); nothing was changed",
+                shown.display()
+            )
+        })?
+        .into()
+    } else {
+        OsString::from(word)
+    };
+    Ok([format!("-{option}").into(), word])
 }
 
 impl Verb {
@@ -164,7 +190,11 @@ impl Arguments {
             )),
             (Some(word), Some(place)) => {
                 verb(word).map(|verb| (verb, place.clone())).ok_or_else(|| {
-                    format!("`{word}` is neither plan, apply nor destroy; the directory comes last")
+                    tool_options::no_verb(word).unwrap_or_else(|| {
+                        format!(
+                            "`{word}` is neither plan, apply nor destroy; the directory comes last"
+                        )
+                    })
                 })
             }
         }
@@ -192,22 +222,32 @@ impl Arguments {
     pub fn plan_args(&self) -> anyhow::Result<Vec<OsString>> {
         let mut args: Vec<OsString> = Vec::new();
         for (option, word) in self.typed() {
-            if let Some(name) = word.strip_suffix(HIDDEN).filter(|_| option == "var") {
+            if let Some(name) = hidden(option, word) {
                 anyhow::bail!(
                     "write the value in place of {HIDDEN}: --var {name}VALUE; nothing was changed"
                 );
             }
-            let word = if option == "var-file" {
-                // Absolute, since the tool runs in the stack's directory.
-                let file = Path::new(word).canonicalize();
-                file.with_context(|| format!("there is no file {word}; nothing was changed"))?
-                    .into()
-            } else {
-                OsString::from(word)
-            };
-            args.extend([format!("-{option}").into(), word]);
+            args.extend(argument_of(option, word)?);
         }
         Ok(args)
+    }
+
+    /// The variables with which a waiting plan was `made`: a pasted line has none of their values.
+    ///
+    /// # Errors
+    /// The line has another variable, or a variable file does not exist.
+    pub fn made_args(&self, made: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+        for (option, word) in self.typed() {
+            if hidden(option, word).is_some() {
+                continue;
+            }
+            let pair = argument_of(option, word)?;
+            anyhow::ensure!(
+                made.chunks(2).any(|one| *one == pair),
+                "the plan was not made with --{option} {word}, and is applied as it was made: leave it out, or make a new plan; nothing was applied"
+            );
+        }
+        Ok(made)
     }
 
     /// Variables and variable files in the order on the command line.
@@ -554,6 +594,24 @@ mod tests {
         let pasted = Line::try_parse_from(["x", "plan", "--var", "word=…"]).unwrap();
         let refused = pasted.arguments.plan_args().unwrap_err().to_string();
         assert!(refused.contains("--var word=VALUE"), "{refused}");
+        // The plan that waits has the value.
+        let made = |words: [&str; 2]| pasted.arguments.made_args(words.map(OsString::from).into());
+        let words = ["-var", "word=s3cret-thing"];
+        assert_eq!(made(words).unwrap(), words);
+        assert!(
+            line.arguments
+                .made_args(words.map(OsString::from).into())
+                .is_ok()
+        );
+        let other = line
+            .arguments
+            .made_args(["-var", "word=x"].map(OsString::from).into());
+        assert!(
+            other
+                .unwrap_err()
+                .to_string()
+                .contains("the plan was not made with --var")
+        );
     }
 
     #[test]

@@ -27,9 +27,9 @@ mod tool_data;
 pub mod tool_options;
 
 use std::{
-    ffi::OsString,
+    ffi::OsStr,
     fs::OpenOptions,
-    io::Write as _,
+    io::{Read as _, Write as _},
     os::unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
@@ -39,11 +39,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use crds::{
     Attempt, Changed, Failure, Phase, Reason, RunResult, TerraformRun, TerraformRunStatus, Tool,
-    ToolName, datastore::hex_digest, names, pod_env, whole_seconds,
+    ToolName, names, pod_env, whole_seconds,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 use crate::{
     files,
@@ -59,6 +58,9 @@ use target::Target;
 
 /// Variables of a person's environment that would make the tool use other paths than Pawl.
 const NOT_INHERITED: [&str; 2] = ["TF_DATA_DIR", "TF_WORKSPACE"];
+
+/// File of a run with the variables of its command line, separated by NUL. Like the plan file, it has their values.
+const WORDS: &str = "words";
 
 /// Runs a stack. Returns the exit code.
 pub async fn run(arguments: &Arguments) -> u8 {
@@ -223,8 +225,6 @@ fn fresh(
         }
     }
     let (name, work) = folder.begin()?;
-    let typed = typed_digest(&arguments.plan_args()?, &nonce());
-    files::write(&work.join(TYPED), typed).context("the run cannot be recorded")?;
     tool::path::link(&work.join("tools"), &tools)?;
     let selected = stack.and_then(|stack| tool_data::selected_workspace(stack, data.as_deref()));
     let from_env = std::env::var("TF_WORKSPACE")
@@ -268,9 +268,15 @@ fn fresh(
         });
     }
     let settings = Arc::new(settings(&run, &work, target, command));
+    let plan_args = arguments.plan_args()?;
+    files::write(
+        &work.join(WORDS),
+        plan_args.join(OsStr::new("\0")).as_bytes(),
+    )
+    .context("the variables of the command line cannot be kept")?;
     let host = Arc::new(Laptop::new(
         settings.clone(),
-        arguments.plan_args()?,
+        plan_args,
         screen.has_colour(),
     ));
     Ok(Ready {
@@ -289,7 +295,6 @@ fn resumed(
     verb: Verb,
     command: &str,
 ) -> Result<Ready> {
-    let plan_args = arguments.plan_args()?;
     let waiting = folder.waiting();
     let Some((work, mut run)) = waiting
         .iter()
@@ -313,15 +318,6 @@ fn resumed(
              with `{command}`; nothing was applied"
         );
     }
-    let typed = std::fs::read_to_string(work.join(TYPED)).unwrap_or_default();
-    if !plan_args.is_empty()
-        && typed != typed_digest(&plan_args, typed.split(' ').next().unwrap_or_default())
-    {
-        bail!(
-            "the plan {checksum} was made with other variables on the command line, and it has its values; leave them out, or make a new \
-             plan with `{command}`; nothing was applied"
-        );
-    }
     let created = run.plan().and_then(|plan| plan.created_at.clone());
     let limit = jiff::SignedDuration::try_from(run.spec.approval.expires_after.0)
         .unwrap_or(jiff::SignedDuration::MAX);
@@ -334,6 +330,21 @@ fn resumed(
             run.spec.approval.expires_after
         );
     }
+    let plan_args = match files::regular(&work.join(WORDS)) {
+        Ok(mut file) => {
+            let mut words = Vec::new();
+            file.read_to_end(&mut words)?;
+            let words = words
+                .split(|byte| *byte == 0)
+                .filter(|word| !word.is_empty());
+            arguments.made_args(
+                words
+                    .map(|word| OsStr::from_bytes(word).to_owned())
+                    .collect(),
+            )?
+        }
+        Err(_) => arguments.plan_args()?,
+    };
     let number = run.attempt().map_or(1, |attempt| attempt.number + 1);
     open_attempt(&mut run, number);
     // The restored run does not ask again: the person has approved on the command line.
@@ -349,18 +360,6 @@ fn resumed(
         settings,
         host,
     })
-}
-
-/// In a run's directory: a salted digest of the variables on the command line, whose values no record has.
-const TYPED: &str = "variables.digest";
-
-fn typed_digest(words: &[OsString], salt: &str) -> String {
-    let mut hasher = Sha256::new();
-    for part in std::iter::once(salt.as_bytes()).chain(words.iter().map(|word| word.as_bytes())) {
-        hasher.update((part.len() as u64).to_le_bytes());
-        hasher.update(part);
-    }
-    format!("{salt} {}", hex_digest(&hasher.finalize()))
 }
 
 /// The checksum of a run's plan; empty without a plan.

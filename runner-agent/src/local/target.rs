@@ -8,6 +8,8 @@ use std::{
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 
+use super::tool_options;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A folder, used in place.
@@ -37,7 +39,9 @@ impl Target {
                 .canonicalize()
                 .map_err(|error| match error.kind() {
                     ErrorKind::NotFound => {
-                        anyhow!("there is no directory {place}; nothing was changed")
+                        let why = tool_options::no_verb(place)
+                            .unwrap_or_else(|| format!("there is no directory {place}"));
+                        anyhow!("{why}; nothing was changed")
                     }
                     _ => anyhow!("{place} cannot be reached: {error}; nothing was changed"),
                 })?;

@@ -63,7 +63,10 @@ const WORDS: &[(&str, Word)] = &[
     ),
     (
         "detailed-exitcode",
-        Instead("exit code 2 means that a plan waits; --json prints its counts"),
+        Instead(
+            "`apply` without a terminal ends with 2 where a plan with changes waits, and `plan -refresh-only` where objects differ; `plan` ends \
+             with 0, and --json prints its counts",
+        ),
     ),
     (
         "migrate-state",
@@ -77,6 +80,18 @@ const WORDS: &[(&str, Word)] = &[
     ),
     ("reconfigure", Instead("set TF_CLI_ARGS_init=-reconfigure")),
 ];
+
+/// Commands of the tools that `local` does not have.
+const COMMANDS: &str = "console fmt force-unlock get graph import init login logout metadata modules output providers query refresh show stacks \
+                        state taint test untaint validate version workspace";
+
+/// Why a word is no verb of `local`, if it is a command of the tools.
+pub fn no_verb(word: &str) -> Option<String> {
+    let mut all = COMMANDS.split_ascii_whitespace();
+    all.any(|command| command == word).then(|| {
+        format!("`{word}` is no verb of local: run `tofu {word}` or `terraform {word}` in the stack's folder")
+    })
+}
 
 /// Converts a command line: options of `local` get two dashes, and each value is joined to its option.
 ///
@@ -256,6 +271,7 @@ mod tests {
             ("-lock=false", "always locked"),
             ("-auto-approve=maybe", "true or false"),
             ("-lock-timeout=5s", "waits for a lock by itself"),
+            ("-detailed-exitcode", "`plan` ends with 0"),
             ("-anything", "runner-agent local --help"),
         ];
         for (typed, part) in rows {

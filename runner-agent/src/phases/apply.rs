@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crds::{Changed, Claim, Failure, Operation, Reason, reason};
@@ -15,6 +15,9 @@ use crate::{
     files, guard,
     ports::{ApplyReport, Notice, Notices},
 };
+
+/// Pause before the state is read back once more.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// Path of the state file that the tool writes when it cannot save the state remotely. The tool writes it to its working directory,
 /// which differs from the stack's directory if Terragrunt created a working directory.
@@ -79,14 +82,17 @@ impl PhaseRunner {
                 exit.code == 0 || destroys && !exit.told && classify::has_forgotten(&said);
             let has_run = !shell.is_terragrunt() || self.ran_in().is_some();
             if ended_well && has_run && !shell.ignored(&said) {
+                let mut unread = None;
                 if let Some(mut journal) = journal {
                     journal.ended(exit, !rescue.is_file());
-                    self.read_back(shell, journal, notices).await?;
+                    let wrote = changed != Changed::None || planned.counts.is_silent();
+                    unread = self.read_back(shell, journal, wrote, notices).await?;
                 }
                 self.record_state(planned).await;
                 return Ok(ApplyReport {
                     done: operations.done,
                     outputs: events.outputs(),
+                    unread,
                 });
             }
             let failure = match self.have_inputs_changed() {
@@ -102,6 +108,7 @@ impl PhaseRunner {
                 && !rescue.is_file();
             // Retry only while at least half of the apply timeout remains for the apply itself.
             if !refused || exit.told || begun.elapsed() > planned.run.spec.timeouts.apply.0 / 2 {
+                let failure = self.held(shell, "apply", failure);
                 break (exit, changed, rescue, said.invoked(), failure);
             }
             if let Err(failure) = self.wait_for_lock(shell, "apply", failure, notices).await {
@@ -147,40 +154,47 @@ impl PhaseRunner {
         Err(failure)
     }
 
-    /// Reads the state after a good apply, where another client may have written it meanwhile. It has to have what was made.
+    /// Reads the state after a good apply, where another client may have written it meanwhile. It has to have what was made, and to be
+    /// there if the apply `wrote` it. Returns why it could not be read.
     async fn read_back(
         &self,
         shell: &Shell,
         journal: Journal,
+        wrote: bool,
         notices: &Notices,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<String>, Failure> {
         let backend = Backend::read(&shell.stack).ok();
         let is_shared = backend.is_some_and(|backend| backend.may_be_shared(&shell.env));
         if !is_shared || shell.managed {
-            return Ok(());
+            return Ok(None);
         }
-        let read = match self.read_state(shell).await {
-            Ok(facts) if facts.serial.is_some() => Ok(journal.compared(&facts)),
-            Ok(_) => Err("there is none".to_owned()),
-            Err(why) => Err(why),
-        };
-        let account = match read {
-            Ok(account) => account,
+        let mut read = self.read_state(shell).await;
+        if read.is_err() && !self.children.is_stopped() {
+            tokio::time::sleep(AGAIN).await;
+            read = self.read_state(shell).await;
+        }
+        let facts = match read {
+            Ok(facts) => facts,
             Err(why) => {
+                let why = self.redactor.clean(&why);
                 self.say(format!(
                     "the state was not read back after the apply: {why}"
                 ))
                 .await;
-                return Ok(());
+                return Ok(Some(why));
             }
         };
-        if account.not_recorded.is_empty() {
-            return Ok(());
-        }
-        let message = format!(
-            "the apply ended well, and the state lacks {} of what it made: another client wrote the state meanwhile",
-            account.not_recorded.len()
-        );
+        let is_gone = facts.serial.is_none() && wrote;
+        let account = journal.compared(&facts);
+        let lacks = account.not_recorded.len();
+        let found = match (is_gone, lacks) {
+            (true, _) => "there is no state: another client removed it meanwhile".to_owned(),
+            (false, 0) => return Ok(None),
+            _ => format!(
+                "the state lacks {lacks} of what it made: another client wrote the state meanwhile"
+            ),
+        };
+        let message = format!("the apply ended well, and {found}");
         let _ = notices.send(Notice::Journal(Box::new(account)));
         *guard(&self.changed) = Changed::Some;
         Err(Failure {

@@ -115,8 +115,9 @@ impl PhaseRunner {
         ))
     }
 
-    /// Adds to a failure of credentials that some were kept back.
+    /// Adds to a failure of credentials that some were kept back, and gives the failure for want of the pod's own token its reason.
     pub(super) fn for_want_of_identity(&self, failure: Failure) -> Failure {
+        let failure = without_account(failure);
         let kept_back = guard(&self.kept_back).clone();
         match kept_back.filter(|_| failure.class == FailureClass::Credentials) {
             Some(text) => Failure {
@@ -125,6 +126,28 @@ impl PhaseRunner {
             },
             None => failure,
         }
+    }
+}
+
+/// The failure of code that looked for the token of the pod's account, which it gets only with an account that the run names.
+fn without_account(failure: Failure) -> Failure {
+    let text = failure.message.to_lowercase();
+    let is_refused = ["permission denied", "no such file", "not found"]
+        .iter()
+        .any(|words| text.contains(words));
+    if !text.contains("serviceaccount/token") || !is_refused {
+        return failure;
+    }
+    Failure {
+        diagnostics: failure.diagnostics,
+        changes: failure.changes,
+        ..Reason::Unauthorized.failure(crds::text::clip(
+            &format!(
+                "{}; code has a token of the cluster only with an account that the run names: runner.serviceAccountName",
+                failure.message
+            ),
+            1024,
+        ))
     }
 }
 
@@ -255,6 +278,27 @@ mod tests {
             "vault": {"address": "https://vault"},
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn token_of_an_account_that_is_not_named_is_no_fault_of_the_code() {
+        let path = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+        let text = format!("init failed: open {path}: permission denied");
+        let failure = without_account(Reason::InitFailed.failure(&text));
+        assert_eq!(failure.reason, Reason::Unauthorized.as_str());
+        assert_eq!(failure.class, FailureClass::Credentials);
+        assert!(failure.message.starts_with(&text));
+        assert!(
+            failure.message.contains("runner.serviceAccountName"),
+            "{failure:?}"
+        );
+        for other in [
+            "open main.tf: permission denied",
+            "the token serviceaccount/token expired",
+        ] {
+            let failure = Reason::InitFailed.failure(other);
+            assert_eq!(without_account(failure.clone()), failure);
+        }
     }
 
     #[test]

@@ -65,10 +65,7 @@ impl PhaseRunner {
             return Err(failure);
         };
         let lock = self.named(shell, lock);
-        let failure = Failure {
-            message: format!("{step} failed: {}", classify::held_by(&lock)),
-            ..failure
-        };
+        let failure = self.held(shell, step, failure);
         // A person at a terminal sees the holder and retries.
         if self.host.terminal().is_some() {
             return Err(failure);
@@ -88,6 +85,20 @@ impl PhaseRunner {
             tokio::time::sleep(GLANCE).await;
         }
         Ok(())
+    }
+
+    /// The failure of a step that did not get the lock, with the holder as far as the backend names it.
+    pub(super) fn held(&self, shell: &Shell, step: &str, failure: Failure) -> Failure {
+        match classify::lock(&failure, &self.settings.pod_name) {
+            Some(lock) => Failure {
+                message: format!(
+                    "{step} failed: {}",
+                    classify::held_by(&self.named(shell, lock))
+                ),
+                ..failure
+            },
+            None => failure,
+        }
     }
 
     /// Names the holder of a managed state's lock from the datastore's response, since for an `http` backend the tools print only

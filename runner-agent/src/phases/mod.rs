@@ -40,6 +40,8 @@ mod restore_plan;
 mod secret_files;
 mod setup;
 mod terragrunt;
+mod terragrunt_config;
+mod terragrunt_mocks;
 mod terragrunt_stack;
 mod tool_integrity;
 mod tools;
@@ -159,6 +161,7 @@ impl PhaseRunner {
             .iter()
             .cloned()
             .chain(handed)
+            .filter(|(name, value)| !shell.is_terragrunt() || !terragrunt_mocks::hides(name, value))
             .chain(call.env)
             .collect();
         let tool = &shell.tool.found;

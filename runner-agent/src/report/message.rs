@@ -231,12 +231,18 @@ pub fn accounted(
     progress: Option<&Progress>,
     journal: Option<&Journal>,
 ) {
+    let progress = progress.filter(|progress| progress.total > 0);
     let mut more = String::new();
-    if let Some(progress) = progress.filter(|progress| progress.total > 0) {
-        more = format!(
-            "; {} of {} operations succeeded",
-            progress.done, progress.total
-        );
+    if let Some(Progress { done, total, .. }) = progress {
+        more = format!("; {done} of {total} operations succeeded");
+        // An object whose creation did not succeed may be in the state all the same.
+        let recorded = journal.map_or(0, |journal| journal.recorded);
+        if recorded > *done {
+            more = format!(
+                "{more}, {} more put their object into the state as tainted",
+                recorded - done
+            );
+        }
     }
     if let Some(journal) = journal {
         more = format!("{more}; {}", journal.summary);
@@ -277,6 +283,33 @@ mod tests {
             cluster().approve("sha256:ab"),
             "kubectl annotate -n team --overwrite tfrun.pawl.run/vpc pawl.run/approve=sha256:ab \
              pawl.run/approved-by=\"$(kubectl auth whoami -o jsonpath='{.status.userInfo.username}')\""
+        );
+    }
+
+    #[test]
+    fn created_objects_of_operations_without_success_are_accounted_for() {
+        let progress = |done| Progress {
+            done,
+            total: 3,
+            ..Progress::default()
+        };
+        let journal = Journal {
+            summary: "3 created and recorded; state serial 4".into(),
+            recorded: 3,
+            ..Journal::default()
+        };
+        let said = |done| {
+            let mut text = Text::default();
+            accounted(&mut text, &cluster(), Some(&progress(done)), Some(&journal));
+            text.message
+        };
+        assert_eq!(
+            said(0),
+            "; 0 of 3 operations succeeded, 3 more put their object into the state as tainted; 3 created and recorded; state serial 4"
+        );
+        assert_eq!(
+            said(3),
+            "; 3 of 3 operations succeeded; 3 created and recorded; state serial 4"
         );
     }
 

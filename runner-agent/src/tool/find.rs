@@ -125,6 +125,8 @@ impl Found {
             // Ephemeral ones are not in the plan file and must be given again. The tool compares all others with the plan, and OpenTofu also
             // those from files that it loads itself, so each is given as for the plan.
             "apply" => self.since(11, 10),
+            // Terragrunt's own.
+            "render" => false,
             "init" => self.since(8, 15),
             _ => self.plain().name == ToolName::OpenTofu && self.since(10, 0),
         }

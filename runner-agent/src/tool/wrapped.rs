@@ -285,7 +285,7 @@ fn weigh(
     if command == "plan" {
         let given = GivenVariables {
             sealed: SealedInputs::of(variables).map_err(io::Error::other)?,
-            mocked: false,
+            ..GivenVariables::default()
         };
         fs::write(file, serde_json::to_vec(&given)?)?;
         return Ok(Vec::new());

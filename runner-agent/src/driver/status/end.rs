@@ -1,6 +1,8 @@
 //! The status at the end of an attempt or of the run.
 
-use crds::{Changed, Failure, OutputsStatus, Phase, Reason, RunResult, reason, whole_seconds};
+use crds::{
+    Changed, Failure, OutputsStatus, Phase, Reason, RunResult, reason, text::clip, whole_seconds,
+};
 use jiff::Timestamp;
 
 use super::StatusView;
@@ -145,7 +147,11 @@ impl StatusView {
                 } else {
                     "applied"
                 };
-                self.status.message = Some(format!("{what} {}", self.summary()));
+                let unread = self.unread_state.take().map(|why| {
+                    format!("; the state was not read back, so what another client may have written is unknown: {why}")
+                });
+                let text = format!("{what} {}{}", self.summary(), unread.unwrap_or_default());
+                self.status.message = Some(clip(&text, 1024));
             }
             Ending::Rejected | Ending::Canceled | Ending::Deleted | Ending::Expired => {
                 let text = report::stopped(&commands, why);
