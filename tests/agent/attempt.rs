@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use crate::common::{STORED, UNLOCKED, manual, start, start_with};
-use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
+use crds::{Phase, RunResult, names};
 use runner_agent::settings::PROGRESS_EVERY;
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Paths of the functions of the language that read files.
+//! Finds the paths that calls of `file`, `templatefile` and the other functions that read files name.
 
 use crds::text::clip;
 use hcl_edit::{

@@ -31,7 +31,7 @@ pub struct Inbox {
     pub finished: Vec<RunRow>,
     /// All rows of the first three parts.
     pub totals: Totals,
-    /// The change after which the rows were read, for `Last-Event-ID`.
+    /// Sequence of the last change before the rows were read. A client passes it to the stream as `after`.
     pub sequence: String,
 }
 

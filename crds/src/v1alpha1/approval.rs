@@ -101,19 +101,19 @@ impl Approval {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeouts {
-    /// From the creation of an attempt's pod until its agent reports. Default: `10m`; at least 1s, at most 24h.
+    /// Deadline from the creation of an attempt's pod to the first report of its agent. Default: `10m`; at least 1s, at most 24h.
     #[serde(default = "start")]
     pub start: Span,
-    /// Setup: source, tool, variables. Default: `5m`; at least 1s, at most 24h.
+    /// Deadline of Setup: source, tool, variables. Default: `5m`; at least 1s, at most 24h.
     #[serde(default = "setup")]
     pub setup: Span,
-    /// `init`. Default: `10m`; at least 1s, at most 24h.
+    /// Deadline of `init`. Default: `10m`; at least 1s, at most 24h.
     #[serde(default = "init")]
     pub init: Span,
-    /// `plan`, including reading its result. Default: `1h`; at least 1s, at most 24h.
+    /// Deadline of `plan`, including reading its result. Default: `1h`; at least 1s, at most 24h.
     #[serde(default = "plan")]
     pub plan: Span,
-    /// `apply`. Default: `6h`; at least 1s, at most 24h.
+    /// Deadline of `apply`. Default: `6h`; at least 1s, at most 24h.
     #[serde(default = "apply")]
     pub apply: Span,
 }

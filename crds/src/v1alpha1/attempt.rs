@@ -50,7 +50,7 @@ pub struct Attempt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node_name: Option<String>,
-    /// Boot ID of that node when it was lost.
+    /// Boot ID of the attempt's node, recorded when the node was lost.
     #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
@@ -82,7 +82,7 @@ impl Attempt {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FormerAttempt {
-    /// Its number.
+    /// Number of the attempt.
     pub number: u32,
     /// UID of its pod.
     #[serde(default, rename = "podUID", skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ pub struct Claim {
 pub struct Settled {
     /// The result that the claiming process reported.
     pub result: RunResult,
-    /// Its message.
+    /// Message of the claiming process.
     #[schemars(length(max = 1024))]
     pub message: String,
     /// When it was recorded.

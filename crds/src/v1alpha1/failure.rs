@@ -67,9 +67,9 @@ pub enum Changed {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// Its class.
+    /// Class of the failure.
     pub class: FailureClass,
-    /// The reason's name, from [`crate::reason`].
+    /// Name of the reason: one word of the guide's `reasons.md`.
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z]*$"))]
     pub reason: String,
     /// One line that says which action failed on which object.

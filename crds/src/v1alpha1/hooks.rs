@@ -118,7 +118,7 @@ pub struct Hook {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FailedHook {
-    /// Its name.
+    /// Name of the hook.
     #[schemars(length(max = 24))]
     pub name: String,
     /// When it ran.

@@ -107,17 +107,17 @@ pub struct InputFile {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Arguments {
-    /// For `init`: `-upgrade`, `-lockfile=readonly`, and the format of warnings. The `init` of another pod that applies
-    /// the plan does not get them. At most 16.
+    /// For `init`: `-upgrade`, `-lockfile=readonly`, `-compact-warnings`, `-consolidate-warnings`, `-consolidate-errors`. The `init` of
+    /// another pod that applies the plan does not get them. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 2, max = 512)))]
     pub init: Vec<String>,
-    /// For `plan`: `-exclude=ADDRESS`, `-target-file=PATH`, `-exclude-file=PATH`, `-generate-config-out=PATH`, and the
-    /// format of warnings. At most 16.
+    /// For `plan`: `-exclude=ADDRESS`, `-invoke=ADDRESS`, `-target-file=PATH`, `-exclude-file=PATH`, `-generate-config-out=PATH`, and those
+    /// of `apply`. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 2, max = 512)))]
     pub plan: Vec<String>,
-    /// For `apply`: the format of warnings. At most 16.
+    /// For `apply`: `-compact-warnings`, `-consolidate-warnings`, `-consolidate-errors`, `-concise`, `-deprecation=VALUE`. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 2, max = 512)))]
     pub apply: Vec<String>,

@@ -129,7 +129,7 @@ pub struct RepositoryRef {
         regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
     )]
     pub name: String,
-    /// Its namespace, whose repository must list this namespace in `allowedNamespaces`. Default: the layer's own; at
+    /// Namespace of the repository, which must list the layer's namespace in `allowedNamespaces`. Default: the layer's own; at
     /// most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(

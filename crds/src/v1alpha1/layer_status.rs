@@ -73,11 +73,11 @@ pub struct TerraformLayerStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(length(max = 256)))]
     pub effective: Vec<String>,
-    /// Stack of the managed state of its last plan; empty when the code stores its state elsewhere.
+    /// Stack of the managed state of the last plan; empty when the code stores its state elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub stack: Option<String>,
-    /// Workspace of that state.
+    /// Workspace of the state that `stack` names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 90))]
     pub workspace: Option<String>,
@@ -164,25 +164,25 @@ pub struct LayerSource {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LayerRun {
-    /// Its name.
+    /// Name of the run.
     #[schemars(length(max = 63))]
     pub run: String,
-    /// Its UID. Another run may have its name later.
+    /// UID of the run. Another run may have its name later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub uid: Option<String>,
-    /// Its commit.
+    /// Commit of the run.
     #[schemars(length(max = 64))]
     pub revision: String,
-    /// Its `status.source.content`.
+    /// The layer's `status.source.content` when the run was created.
     #[schemars(length(max = 71))]
     pub content: String,
-    /// Digest of its settings.
+    /// Digest of the settings of the run.
     #[schemars(length(max = 71))]
     pub settings: String,
-    /// Its trigger.
+    /// Cause of the run.
     pub trigger: Trigger,
-    /// Its result; empty while its plan waits.
+    /// Result of the run; empty while its plan waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
     /// Digest of the changes that it applied, by address and action; empty if it applied none.
@@ -247,13 +247,13 @@ impl Trigger {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Pending {
-    /// Its run.
+    /// Name of the run.
     #[schemars(length(max = 63))]
     pub run: String,
-    /// Its checksum, which an approval must contain.
+    /// Checksum of the plan, which an approval must contain.
     #[schemars(length(max = 71))]
     pub checksum: String,
-    /// Its changes, as `+1 ~0 -0`.
+    /// Changes of the plan, as `+1 ~0 -0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub summary: Option<String>,
@@ -268,7 +268,7 @@ pub struct Drift {
     /// The run that found it most recently.
     #[schemars(length(max = 63))]
     pub run: String,
-    /// Its UID. Another run may have its name later.
+    /// UID of the run. Another run may have its name later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub uid: Option<String>,
@@ -287,21 +287,21 @@ pub struct LayerFailures {
     /// The last failed run.
     #[schemars(length(max = 63))]
     pub run: String,
-    /// Its UID. Another run may have its name later.
+    /// UID of the run. Another run may have its name later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub uid: Option<String>,
-    /// Its failure reason.
+    /// Reason of the failure.
     #[schemars(length(max = 64))]
     pub reason: String,
     /// The beginning of its error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub message: Option<String>,
-    /// Its `status.source.content`.
+    /// The layer's `status.source.content` when the run was created.
     #[schemars(length(max = 71))]
     pub content: String,
-    /// Digest of its settings.
+    /// Digest of the settings of the run.
     #[schemars(length(max = 71))]
     pub settings: String,
     /// When it ended.

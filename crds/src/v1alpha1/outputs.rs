@@ -89,7 +89,7 @@ pub struct OutputRef {
     /// Name of the stack: `spec.stack` of its runs, or its default. At most 63 characters.
     #[schemars(length(min = 1, max = 63))]
     pub stack: String,
-    /// Its workspace. Default: `default`; at most 90 characters.
+    /// Workspace of that stack. Default: `default`; at most 90 characters.
     #[serde(default = "default_workspace")]
     #[schemars(length(min = 1, max = 90), regex(pattern = r"^[A-Za-z0-9_.-]+$"))]
     pub workspace: String,

@@ -94,11 +94,11 @@ pub struct Changes {
     /// Also set where the plan has parts that the agent does not know. A person has to approve such a plan, whatever the mode.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
-    /// Whether its state is another than that of the last apply of this stack and workspace, an older version of it, or empty. A person
-    /// has to approve the plan, whatever the mode. The apply makes this state the one of the stack.
+    /// Whether the plan's state differs from that of the last apply of this stack and workspace, is an older version of it, or is empty. A
+    /// person has to approve the plan, whatever the mode. Its apply makes this state that of the stack.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub other_state: bool,
-    /// Whether a layer's look for drift found the same changes that were applied last at this commit: they come again each time, and a
+    /// Whether a layer's drift check found the same changes that were applied last at this commit: they come again each time, and a
     /// person has to approve the plan, whatever the mode.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,

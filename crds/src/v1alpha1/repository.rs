@@ -146,7 +146,7 @@ pub struct RefStatus {
     /// The ref as written in layers.
     #[schemars(length(max = 255))]
     pub name: String,
-    /// Its current commit.
+    /// Current commit of the ref.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<Commit>,
     /// When the ref was first seen at that commit.
@@ -165,10 +165,10 @@ pub struct RefStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Commit {
-    /// Its full id.
+    /// Full id of the commit.
     #[schemars(length(max = 64))]
     pub revision: String,
-    /// Its author, as `NAME <ADDRESS>`.
+    /// Author of the commit, as `NAME <ADDRESS>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub author: Option<String>,
@@ -196,9 +196,9 @@ pub struct Commit {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RefFailure {
-    /// Its class.
+    /// Class of the failure.
     pub class: FailureClass,
-    /// Its reason, listed in `reasons.md`.
+    /// Name of the reason: one word of the guide's `reasons.md`.
     #[schemars(length(max = 64))]
     pub reason: String,
     /// The error, for people.

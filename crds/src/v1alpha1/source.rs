@@ -138,7 +138,7 @@ impl Source {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectSource {
-    /// Name of the ConfigMap or Secret; at most 253 characters.
+    /// Name of the object; at most 253 characters.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
@@ -170,7 +170,7 @@ pub struct KeyPath {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactSource {
-    /// Its URL, `https://` or `http://`, without credentials: a `.tar.gz`, `.tar` or `.zip`, recognized by its content,
+    /// URL of the archive, `https://` or `http://`, without credentials: a `.tar.gz`, `.tar` or `.zip`, recognized by its content,
     /// not its name. At most 2048 characters.
     #[schemars(
         length(min = 8, max = 2048),

@@ -248,7 +248,7 @@ pub struct Step {
     /// When it ended; empty while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
-    /// Its exit code; 128 plus the signal number when a signal ended it.
+    /// Exit code of the command; 128 plus the signal number when a signal ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// Fields of a newer version. The list is written as a whole, including the entries of earlier attempts, so unknown

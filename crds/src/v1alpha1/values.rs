@@ -19,7 +19,7 @@ pub struct SecretName {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
-    /// Name of the Secret or ConfigMap.
+    /// Name of the object.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
@@ -101,7 +101,7 @@ pub struct Backend {
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z][a-z0-9_]*$"))]
     pub kind: String,
-    /// Its arguments, any JSON object. Put credentials into `env`, from a Secret.
+    /// Arguments of the backend, any JSON object. Put credentials into `env`, from a Secret.
     #[serde(default)]
     pub config: serde_json::Map<String, serde_json::Value>,
 }

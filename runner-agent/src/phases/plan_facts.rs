@@ -234,7 +234,7 @@ impl PlanFacts {
         self.counts.unread |= !self.unknown.is_empty();
     }
 
-    /// The unknown parts, in words.
+    /// A message that names the unknown parts; `None` if there are none.
     pub(super) fn unknown(&self) -> Option<String> {
         let names: Vec<_> = self.unknown.iter().map(String::as_str).collect();
         let parts = names.join(", ");

@@ -178,7 +178,8 @@ pub(super) fn of_values(variables: &Map<String, Value>) -> Vec<VariablesFile> {
     file.into_iter().collect()
 }
 
-/// Writes the files of `variables` into a directory that is not the stack's, empty ones too; returns their paths.
+/// Writes the run's variables to two files in `dir`, outside the stack's directory, and returns their paths. A file without
+/// variables is written empty.
 pub(super) fn write_apart(all: &[VariablesFile], dir: &Path) -> Result<[PathBuf; 2], Failure> {
     let paths = [
         (TEXTS_FILE, "values.tfvars", ""),

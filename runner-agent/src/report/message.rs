@@ -300,7 +300,14 @@ mod tests {
         };
         let said = |done| {
             let mut text = Text::default();
-            accounted(&mut text, &cluster(), Some(&progress(done)), Some(&journal));
+            let failure = Reason::InvalidConfiguration.failure("m");
+            accounted(
+                &mut text,
+                &cluster(),
+                &failure,
+                Some(&progress(done)),
+                Some(&journal),
+            );
             text.message
         };
         assert_eq!(

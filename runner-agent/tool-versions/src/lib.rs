@@ -24,7 +24,7 @@ pub use archive::{Limits, Taken};
 pub use cache::store::Store;
 pub use error::{Error, Kind, Result};
 pub use install::{Channel, Installer, Verification};
-pub use releases::{mirror::Mirror, source::Source};
+pub use releases::{mirror::Mirror, read_mirror::Source};
 pub use request::{
     Request,
     constraint::Constraints,

@@ -207,7 +207,7 @@ async fn pages_and_answers_pass_nginx_as_they_are(world: World) -> Result<()> {
     Ok(())
 }
 
-/// A token of an account that is as large as one with many groups.
+/// A token of a ServiceAccount, as large as that of a person in `groups` groups: each further audience is as long as a group's id.
 async fn large(world: &World, namespace: &str, groups: usize) -> Result<String> {
     let accounts = kube::Api::namespaced(world.admin.clone(), namespace);
     let plain = token(&accounts, "ada", &[]).await?;

@@ -22,7 +22,7 @@ pub const BASE: &str = "/pawl";
 pub struct Settings<'a> {
     /// It strips the base path, as the annotation `rewrite-target` does.
     pub strips: bool,
-    /// `proxy_buffer_size`: most bytes of an answer's head.
+    /// `proxy_buffer_size`: maximum size of a response's header.
     pub buffer: &'a str,
 }
 

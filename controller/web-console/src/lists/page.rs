@@ -53,7 +53,7 @@ pub struct Page<R> {
     pub facets: BTreeMap<&'static str, Vec<Count>>,
     /// The cursor of the next page.
     pub next: Option<String>,
-    /// The change after which the rows were read, for `Last-Event-ID`.
+    /// Sequence of the last change before the rows were read. A client passes it to the stream as `after`.
     pub sequence: String,
 }
 

@@ -31,7 +31,7 @@ pub struct LayerPage {
     pub acts: Vec<Act>,
     /// Changes that no annotation makes, with the command for each.
     pub by_hand: Vec<ByHand>,
-    /// The change before which the layer was read, for `after` of the stream.
+    /// Sequence of the last change before the layer was read. A client passes it to the stream as `after`.
     pub sequence: String,
 }
 

@@ -27,7 +27,7 @@ pub struct RunPage {
     pub acts: Vec<Act>,
     /// The act that the run's reason suggests.
     pub next: Option<Act>,
-    /// The change before which the run was read, for `after` of the stream.
+    /// Sequence of the last change before the run was read. A client passes it to the stream as `after`.
     pub sequence: String,
 }
 

@@ -30,15 +30,15 @@ pub const PARAMETERS: [&str; 1] = ["workspace"];
 pub struct StatePage {
     pub stack: String,
     pub workspace: String,
-    /// The lock, while it is held.
+    /// The lock; absent if none is held.
     pub lock: Option<Lock>,
-    /// The versions that are kept, the newest first.
+    /// The stored versions, the newest first.
     #[serde(default)]
     pub versions: Vec<Version>,
-    /// Actions of people on it.
+    /// Actions of people on the state.
     #[serde(default)]
     pub notes: Vec<Note>,
-    /// The removal of the lock, while it is held. RBAC decides whether the person may do it.
+    /// The act that removes the lock; absent if none is held. RBAC decides whether the person may do it.
     #[serde(default, skip_deserializing)]
     pub unlock: Option<Act>,
 }
@@ -52,7 +52,7 @@ pub struct Lock {
     pub run: String,
     pub attempt: u32,
     pub since: Time,
-    /// The tool's own record of it.
+    /// The tool's lock info: `Who`, `Operation`, `Created` and others.
     pub info: Value,
 }
 
@@ -126,7 +126,7 @@ async fn get<T: serde::de::DeserializeOwned>(
 #[derive(Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Unlock {
-    /// `default` when empty.
+    /// The workspace. Default: `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
     /// Why, in one line of at most 512 bytes.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, Kind, Result, Source, Version,
     cache::shared_dir::write_atomic,
-    releases::{lists, mirror::Location, source::List},
+    releases::{lists, mirror::Location, read_mirror::List},
 };
 
 /// The time that a list is fresh: 1 h.

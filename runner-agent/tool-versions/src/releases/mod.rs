@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mirror`], [`source`] | locations; reading from them |
+//! | [`mirror`], [`read_mirror`] | locations; reading from them |
 //! | [`lists`], [`list_cache`] | lists of versions and their cache |
 //! | [`http`] | the HTTP client |
 
@@ -10,4 +10,4 @@ pub mod http;
 pub mod list_cache;
 pub mod lists;
 pub mod mirror;
-pub mod source;
+pub mod read_mirror;

@@ -8,7 +8,7 @@ use tool_versions::{
     releases::{
         http::Auth,
         mirror::{ListKind, Location},
-        source::List,
+        read_mirror::List,
     },
 };
 

@@ -1,4 +1,4 @@
-//! Layers and runs with the status that they have in use, stored in one write each.
+//! Creates repositories, layers and runs with realistic statuses, each in one write.
 
 use anyhow::{Context, Result};
 use crds::{TerraformLayer, TerraformRepository, TerraformRun, names};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 
 /// Number of blocks marked `not run`. Change it together with the page, which gives the reason.
-const NOT_RUN: usize = 14;
+const NOT_RUN: usize = 18;
 
 /// The source code of all suites that run blocks.
 fn suites() -> String {

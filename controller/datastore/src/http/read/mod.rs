@@ -1,9 +1,9 @@
 //! The read API for people, through the API server: plans and logs of runs; states, which people can also restore and
 //! unlock. The API server authorizes them by RBAC before it forwards the request.
 
+pub mod applies;
 pub mod discovery;
 pub mod follow;
-pub mod records;
 pub mod route;
 pub mod runs;
 pub mod states;
@@ -82,7 +82,7 @@ async fn read(
             run,
             query,
         } => runs::log(service, namespace, run, query).await,
-        Reading::Records { namespace } => records::list(service, namespace).await,
+        Reading::Records { namespace } => applies::list(service, namespace).await,
         Reading::States { namespace } => states::list(service, namespace, states::MOST).await,
         Reading::Versions(key) => states::versions(service, key).await,
         Reading::Outputs(key) => states::outputs(service, key).await,

@@ -86,6 +86,7 @@ async fn ended(
             .collect();
         return Err(problem(&format!("the provider refused it ({error})")));
     };
+    // Anyone can send a forged code, so the exchange counts against the bounds on strangers.
     let turn = provider.strangers.turn(from.0).await?;
     let token = provider.exchange(code, &attempt).await?;
     drop(turn);
