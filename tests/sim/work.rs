@@ -459,6 +459,7 @@ impl Work for PlayedWork {
         Ok(ApplyReport {
             done: objects.into(),
             outputs: 0,
+            unread: None,
         })
     }
 

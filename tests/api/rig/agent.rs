@@ -182,6 +182,7 @@ impl Work for Played {
         Ok(ApplyReport {
             done: 1,
             outputs: 0,
+            unread: None,
         })
     }
 
