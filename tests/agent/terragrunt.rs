@@ -10,8 +10,8 @@ use crate::{
     repository::Datastore,
 };
 
-/// A version whose arguments are those of the tool.
-const VERSION: &str = "0.99.0";
+/// A version whose arguments are those of the tool, and which prints no configuration.
+const VERSION: &str = "0.77.0";
 const DESTROYS: &str =
     r#"{"resource_changes":[{"address":"a.b","change":{"actions":["delete"]}}]}"#;
 const NOTHING: &str = r#"{"resource_changes":[]}"#;

@@ -80,7 +80,7 @@ impl PhaseRunner {
             // Terragrunt exits with 0 if it is configured to ignore an error. The approved plan was still not applied.
             let ended_well =
                 exit.code == 0 || destroys && !exit.told && classify::has_forgotten(&said);
-            let has_run = !shell.is_terragrunt() || self.ran_in().is_some();
+            let has_run = !shell.is_terragrunt() || self.ran_in().is_some() || operations.done > 0;
             if ended_well && has_run && !shell.ignored(&said) {
                 let mut unread = None;
                 if let Some(mut journal) = journal {
