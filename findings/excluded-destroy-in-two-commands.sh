@@ -8,12 +8,24 @@
 #            gruntwork-io/terragrunt #6767 has the first half: the plan shows a destruction that `destroy` would not do.
 # Source:    the actions of `exclude` are compared with the name of the command alone, and these are named `plan` and `apply`.
 #
-# Needs both programs in PATH, and no network.
+# Needs Go and the Go module proxy; builds both programs, which takes fifteen minutes on two cores.
 set -euo pipefail
 
 directory=$(mktemp -d)
-trap 'rm -rf "$directory"' EXIT
-cd "$directory"
+trap 'chmod -R u+w "$directory"; rm -rf "$directory"' EXIT
+mkdir "$directory"/{tofu,terragrunt,bin,unit}
+cd "$directory/tofu"
+go mod init finding
+# OpenTofu needs its own fork of HCL, and Go ignores `replace` of a dependency.
+go mod edit -replace github.com/hashicorp/hcl/v2=github.com/opentofu/hcl/v2@v2.20.2-0.20250121132637-504036cd70e7
+go get github.com/opentofu/opentofu/cmd/tofu@v1.10.6
+go build -o "$directory/bin/tofu" github.com/opentofu/opentofu/cmd/tofu
+cd "$directory/terragrunt"
+go mod init finding
+go get github.com/gruntwork-io/terragrunt@v1.1.3
+go build -ldflags '-X github.com/gruntwork-io/terragrunt/internal/version.Version=1.1.3' -o "$directory/bin/terragrunt" github.com/gruntwork-io/terragrunt
+PATH=$directory/bin:$PATH
+cd "$directory/unit"
 
 cat > terragrunt.hcl << 'END'
 remote_state {
@@ -28,7 +40,7 @@ exclude {
 }
 END
 echo 'resource "terraform_data" "kept" {}' > main.tf
-touch rc
+touch "$directory/rc"
 export TF_CLI_CONFIG_FILE=$directory/rc
 terragrunt --version
 tofu version | head -n 1
