@@ -211,8 +211,9 @@ for (const each of PASSES) {
       const noted = await page.evaluate(() => globalThis.noted.filter((word) => word !== 'Succeeded'));
       assert.ok(!(await page.evaluate(() => globalThis.wasCut)), 'a quiet log is no fault');
       assert.deepEqual(noted, order.filter((word) => noted.includes(word)), 'each state in its order, without a reload');
-      for (const word of ['Plan', 'Awaiting approval', 'Apply', 'Applied']) assert.ok(noted.includes(word), `${word}: ${noted}`);
-      assert.ok(['Pending', 'Setup', 'Init'].includes(noted[0]), `${noted}`);
+      // A phase that is shorter than a reading is passed over.
+      for (const word of ['Awaiting approval', 'Apply', 'Applied']) assert.ok(noted.includes(word), `${word}: ${noted}`);
+      assert.ok(order.slice(0, 4).includes(noted[0]), `${noted}`);
       await look('run-applied');
     });
 
