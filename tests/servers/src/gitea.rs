@@ -154,7 +154,7 @@ impl Gitea {
 
     async fn wait(&self) -> Result<()> {
         let look = async || {
-            let answer = self.api(Method::GET, "version", &Value::Null).await;
+            let answer = self.api(Method::GET, "user", &Value::Null).await;
             let ended = self
                 .child
                 .lock()
